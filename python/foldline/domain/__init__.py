@@ -1,0 +1,1 @@
+"""Types, errors and revisions; imports nothing else of Foldline."""
