@@ -1,0 +1,58 @@
+"""Events (§13): persisted, ordered per session, one payload shape per kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foldline.domain.enums import EventKind, FailureKind, SignalKind, SkipReason, SummarySource, Trigger, WarningCode
+from foldline.domain.folding import CheckFailure, CompactionRecord
+from foldline.domain.models import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Warning_:
+    """A warning in an answer or event."""
+
+    code: WarningCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedResult:
+    """A result carried shortened in one request (B2, B3). Bytes of UTF-8 text."""
+
+    offset: int
+    call_id: str
+    kept_bytes: int
+    whole_bytes: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event; which optional fields are set follows from ``kind``.
+
+    Attributes:
+        seq: position in the session's event log, from 1; given by the store at commit (0 before).
+        fold_id: ties a start to its one terminal event.
+    """
+
+    kind: EventKind
+    time: float
+    revision: int
+    boundary: int
+    seq: int = 0
+    run_id: str = ""
+    fold_id: str = ""
+    trigger: Trigger | None = None
+    signals: tuple[SignalKind, ...] = ()
+    record: CompactionRecord | None = None
+    failure: FailureKind | None = None
+    checks: tuple[CheckFailure, ...] = ()
+    source: SummarySource | None = None
+    usage: Usage | None = None
+    skip: SkipReason | None = None
+    bounded: tuple[BoundedResult, ...] = ()
+    limit: int | None = None
+    warning: WarningCode | None = None
+    message: str = ""

@@ -1,0 +1,272 @@
+"""What a fold is made of: facts of rows, plans, candidates, records (§6, §7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from foldline.domain.enums import FailureKind, RowKind, SignalKind, SourceBoundKind, SummarySource, Trigger
+from foldline.domain.models import Usage
+from foldline.domain.rows import (
+    AssistantRow,
+    CompactionSummaryRow,
+    ModelRef,
+    Row,
+    ServerToolBlock,
+    SystemRow,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultRow,
+    TranscriptBlock,
+    UserRow,
+    kind_of,
+)
+from foldline.domain.enums import StopReason, TranscriptSource
+from foldline.domain.session import LedgerCall, OpenRun
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What planning and checking need to know of one active row; never its content.
+
+    Attributes:
+        tokens: raw estimate of the row, before the learned factor.
+        call_ids: host tool calls of an assistant row, in order.
+        call_id, call_offset: the call a tool result answers.
+        paused: an assistant row that ends on a paused server-side tool (§1 round).
+        system_key: key of a keyed system row.
+        indexable: enters memory when it folds (§2, M2).
+        summary_of_run: a summary that covers rounds of that run.
+        digest: SHA-256 of the stored body, for V2.
+    """
+
+    offset: int
+    kind: RowKind
+    tokens: int
+    bytes: int
+    run_id: str = ""
+    pinned: bool = False
+    call_ids: tuple[str, ...] = ()
+    call_id: str = ""
+    call_offset: int | None = None
+    is_error: bool = False
+    interim: bool = False
+    late: bool = False
+    paused: bool = False
+    system_key: str = ""
+    superseded: bool = False
+    indexable: bool = False
+    summary_of_run: str = ""
+    digest: bytes = b""
+
+
+def facts_of(
+    row: Row, tokens: int, size: int, *, superseded: bool = False, index_tool_results: bool = True, digest: bytes = b""
+) -> RowFacts:
+    """Reads the facts out of a row's body."""
+    body = row.body
+    facts = {
+        "offset": row.offset, "kind": kind_of(body), "tokens": tokens, "bytes": size, "run_id": row.run_id,
+        "pinned": row.pinned, "digest": digest,
+    }  # fmt: skip
+    if isinstance(body, AssistantRow):
+        calls = tuple(b.call_id for b in body.content if isinstance(b, ToolCallBlock))
+        server_open = bool(body.content) and isinstance(body.content[-1], ServerToolBlock) and not body.content[-1].result
+        speaks = any(isinstance(b, TextBlock | TranscriptBlock | ToolCallBlock) for b in body.content)
+        paused = body.stop_reason == StopReason.PAUSED or (body.stop_reason is None and server_open)
+        return RowFacts(**facts, call_ids=calls, paused=paused, indexable=speaks and body.derived_from is None)  # type: ignore[arg-type]
+    if isinstance(body, ToolResultRow):
+        return RowFacts(
+            **facts, call_id=body.call_id, call_offset=body.call_offset, is_error=body.is_error,  # type: ignore[arg-type]
+            interim=body.interim, late=body.late, indexable=index_tool_results,
+        )  # fmt: skip
+    if isinstance(body, SystemRow):
+        return RowFacts(**facts, system_key=body.key, superseded=superseded)  # type: ignore[arg-type]
+    if isinstance(body, CompactionSummaryRow):
+        return RowFacts(**facts, summary_of_run=body.of_run)  # type: ignore[arg-type]
+    return RowFacts(**facts, indexable=isinstance(body, UserRow))  # type: ignore[arg-type]
+
+
+def has_unmeasured_speech(row: Row) -> bool:
+    """Whether the row holds a ``spoken_unmeasured`` transcript block (S7, S8)."""
+    return isinstance(row.body, AssistantRow) and any(
+        isinstance(b, TranscriptBlock) and b.source == TranscriptSource.SPOKEN_UNMEASURED for b in row.body.content
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The active transcript at one revision, as planning sees it.
+
+    Attributes:
+        rows: facts in list order.
+        carried_through: highest offset a sent request carried; later results are not yet carried (V5, F6).
+        prepared_through: highest offset at the last PrepareRequest (V5: trailing rows of no run after it stay).
+        factor: learned factor to turn raw tokens into estimates.
+    """
+
+    revision: int
+    rows: tuple[RowFacts, ...]
+    open_run: OpenRun | None
+    carried_through: int
+    prepared_through: int
+    factor: float = 1.0
+
+
+class FoldScope(StrEnum):
+    """What a fold takes (F3)."""
+
+    WHOLE = "WHOLE"
+    STAGE_1 = "STAGE_1"
+    STAGE_2 = "STAGE_2"
+    COMBINED = "COMBINED"
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPlan:
+    """A decided fold, before its summary is written.
+
+    Attributes:
+        discard: offsets that fold, in list order, superseded system rows and earlier summaries included.
+        retain: offsets that stay, in list order.
+        insert_before: offset of the retained row the summary stands before, None for the end of the list (V3).
+        source_rows: offsets whose content the summary is written from (no system rows, no summaries).
+        earlier: offsets of earlier summaries that fold (F8).
+        ledger: calls of the open run that this summary must list (F3), those of earlier folds first.
+        budget: summary budget in tokens (V6), ledger and appendix apart.
+        discarded_tokens: estimate of the discarded rows.
+        predicted_saving: ``discarded_tokens`` less the usual summary size (C4).
+        retained_tokens: estimate of the retained rows.
+    """
+
+    scope: FoldScope
+    discard: tuple[int, ...]
+    retain: tuple[int, ...]
+    insert_before: int | None
+    source_rows: tuple[int, ...]
+    earlier: tuple[int, ...]
+    ledger: tuple[LedgerCall, ...]
+    covers_run: str
+    budget: int
+    discarded_tokens: int
+    retained_tokens: int
+    predicted_saving: int
+    transcript_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFailure:
+    """A failed rewrite check: its rule id and what was found."""
+
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBound:
+    """How much of the history the source carried (S1); numbers by kind: through, chunks, kept/of."""
+
+    kind: SourceBoundKind = SourceBoundKind.WHOLE
+    through: int = 0
+    chunks: int = 0
+    kept: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Share of identifiers of the folded rows in the summary, and with its appendix (S9); [0, 1]."""
+
+    summary: float = 1.0
+    with_appendix: float = 1.0
+    identifiers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """What a source writes a summary from.
+
+    Attributes:
+        rows: rows to summarize, in list order.
+        earlier: earlier summaries that fold along (F8).
+        budget: tokens of written prose (V6); ``appendix`` tokens come on top (S9).
+        instructions: of the policy and of the request, joined.
+    """
+
+    rows: tuple[Row, ...]
+    earlier: tuple[CompactionSummaryRow, ...]
+    budget: int
+    appendix: int
+    coverage_floor: float
+    redact: tuple[str, ...] = ()
+    instructions: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryResult:
+    """A written summary: ``text`` includes the appendix, not the ledger. ``durable`` are constraints to carry (F8)."""
+
+    text: str
+    durable: tuple[str, ...]
+    source: SummarySource
+    bound: SourceBound = SourceBound()
+    coverage: Coverage = Coverage()
+    model: ModelRef = ModelRef()
+    usage: Usage | None = None
+    appendix_tokens: int = 0
+
+
+class SummaryFailed(Exception):
+    """A source could not write a summary (S5, S8)."""
+
+    def __init__(self, kind: FailureKind, detail: str, retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+OffsetRange = tuple[int, int]
+"""First and last offset, both included."""
+
+
+def to_ranges(offsets: tuple[int, ...]) -> tuple[OffsetRange, ...]:
+    """Runs of consecutive offsets, in the given order (V7). ``(4, 5, 6, 9)`` gives ``((4, 6), (9, 9))``."""
+    ranges: list[OffsetRange] = []
+    for offset in offsets:
+        if ranges and ranges[-1][1] + 1 == offset:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return tuple(ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRecord:
+    """The record of one committed fold (V7, §13). Tokens are estimates by one method before and after (XE16)."""
+
+    fold_id: str
+    trigger: Trigger
+    scope: FoldScope
+    signals: tuple[SignalKind, ...]
+    revision_before: int
+    revision_after: int
+    discarded: tuple[OffsetRange, ...]
+    retained: tuple[OffsetRange, ...]
+    summary_offset: int
+    rows_summarized: int
+    tokens_before: int
+    tokens_after: int
+    bytes_before: int
+    bytes_after: int
+    summary_source: SummarySource
+    bound: SourceBound
+    coverage: Coverage
+    digest: str
+    summary_text: str
+    duration: float
+    boundary: int
+    model: ModelRef = ModelRef()
+    usage: Usage | None = None
+    memory_entries: int = 0
+    memory_dropped: bool = False

@@ -1,0 +1,60 @@
+"""What the catalog says of a model, and usage as one shape for all providers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foldline.domain.enums import ModelType
+from foldline.domain.rows import ModelRef
+
+DEFAULT_WINDOW = 256_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Money per million tokens, in ``currency``."""
+
+    input: float
+    cached_input: float
+    output: float
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A catalog entry (4.2); tokens and bytes. ``encoding`` is an embedded vocabulary or empty."""
+
+    context_window: int = DEFAULT_WINDOW
+    type: ModelType = ModelType.OPENAI
+    input_ceiling: int | None = None
+    max_output: int | None = None
+    body_cap_bytes: int | None = None
+    encoding: str = ""
+    prices: Prices | None = None
+    known: bool = True
+
+    @property
+    def ceiling(self) -> int:
+        """W: the smaller of window and input ceiling (§1)."""
+        return min(self.context_window, self.input_ceiling or self.context_window)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Normalised usage of one call (4.3): ``input_tokens`` counts everything that occupied the window."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cost: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """Learned ratio of reported to estimated tokens for one model (4.5); ``error`` is its mean relative error."""
+
+    model: ModelRef
+    value: float = 1.0
+    error: float | None = None
+    readings: int = 0

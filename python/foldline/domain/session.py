@@ -1,0 +1,223 @@
+"""The state of a session: small, immutable, persisted whole with every change.
+
+Everything that grows with the transcript lives in the archive and in the ledger; what stands here is bounded by the
+number of unanswered calls, keyed system rows and rounds of the open run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from foldline.domain.enums import Ownership, RunOutcome, SkipReason, SummarySource
+from foldline.domain.models import Usage
+from foldline.domain.rows import ModelRef
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """P1: the provider's input count of the last answered request."""
+
+    input_tokens: int
+    model: ModelRef
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """P2: a provider count and the raw token sum of the transcript it covered (4.3)."""
+
+    input_tokens: int
+    revision: int
+    covered_tokens: int
+    model: ModelRef
+
+
+@dataclass(frozen=True, slots=True)
+class DidNotFit:
+    """P6: why the last request did not fit: ``refused``, ``bounded`` or ``too_large`` (4.4)."""
+
+    cause: str
+    named_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """The cadence record of §5. Boundaries count from 0; times are seconds since the epoch.
+
+    Attributes:
+        boundaries: number of the next boundary.
+        left_tokens: estimate the last fold left; ``left_threshold`` is the T it was judged by (C3).
+        fit_attempts: P6 attempts since the last answered request (C4).
+        restored_tokens: estimate at the last restore while X2 still holds.
+        paid_attempts: times of attempts that called a paid source, newest last (C6).
+        warned: codes of warnings that are given once a session.
+    """
+
+    boundaries: int = 0
+    last_fold: int | None = None
+    last_attempt: int | None = None
+    count: Reading | None = None
+    anchor: Anchor | None = None
+    did_not_fit: DidNotFit | None = None
+    fit_attempts: int = 0
+    left_tokens: int | None = None
+    left_threshold: int | None = None
+    summary_sizes: tuple[int, ...] = ()
+    cooldown_until: float | None = None
+    restored_tokens: int | None = None
+    last_skip: SkipReason | None = None
+    paid_attempts: tuple[float, ...] = ()
+    warned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCall:
+    """A call of folded rounds of the open run, for the call ledger (F3)."""
+
+    name: str
+    arguments_json: str
+    outcome: str
+    count: int = 1
+
+
+CALL_RAN, CALL_FAILED, CALL_UNANSWERED = "ran", "failed", "unanswered"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """The open run (§1).
+
+    Attributes:
+        request: offsets of the run's request, in list order; never folds while the run is open.
+        continues: the run whose request this one took over, or empty.
+        rounds: assistant rows of this run so far; 0 means that its checks are whole.
+        opened_offset: first offset that could be this run's own.
+        ledger: calls of this run's rounds that are already folded, oldest first.
+    """
+
+    run_id: str
+    opened_boundary: int
+    opened_offset: int
+    last_active: float
+    request: tuple[int, ...] = ()
+    continues: str = ""
+    rounds: int = 0
+    ledger: tuple[LedgerCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallState:
+    """A call that has no final result, or that was sent without one (R3, R5).
+
+    Attributes:
+        offset: the assistant row; with ``call_id`` it identifies the call.
+        placeholder: text kind first sent in place of a result: empty, ``pending`` or ``not_completed``.
+        closed: its run ended before a result came.
+    """
+
+    offset: int
+    call_id: str
+    name: str
+    run_id: str = ""
+    placeholder: str = ""
+    interim: bool = False
+    closed: bool = False
+    folded: bool = False
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SystemKey:
+    """The current version of a keyed system row (§2, R5); ``place`` is the offset of the key's first version."""
+
+    key: str
+    version: int
+    offset: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededRow:
+    """A superseded system row that is still in the list: counts nothing, folds along (4.1, F11)."""
+
+    offset: int
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a prepared request was, so that its answer can be judged when it comes (L1, 4.3)."""
+
+    prepare_id: str
+    run_id: str
+    revision: int
+    boundary: int
+    rewrites: int
+    covered_tokens: int
+    request_tokens: int
+    request_bytes: int
+    bounded: bool
+    model: ModelRef
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTotals:
+    """Usage and cost of summarizing, by source, committed or not (S5)."""
+
+    source: SummarySource
+    attempts: int = 0
+    folds: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session's state. ``key`` is the store's; ``rewrites`` counts folds, edits and restores.
+
+    Attributes:
+        digest: hex of the digest chain's head at ``revision``.
+        carried_through: highest offset that a sent request carried (§1 carried).
+        prepared_through: highest offset at the last PrepareRequest (V5).
+        superseded: superseded system rows that are still active.
+        policy: the session's own partial policy, dotted names.
+        last_prepared: offsets count and revision of the last prepared request, for ``stable_prefix_rows``.
+    """
+
+    key: int
+    tenant: str
+    session_id: str
+    create_time: str
+    model: ModelRef
+    ownership: Ownership = Ownership.SIDECAR_OWNED
+    policy: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    revision: int = 0
+    digest: str = ""
+    next_offset: int = 1
+    rewrites: int = 0
+    folds: int = 0
+    cadence: Cadence = Cadence()
+    open_run: OpenRun | None = None
+    calls: tuple[CallState, ...] = ()
+    system_keys: tuple[SystemKey, ...] = ()
+    superseded: tuple[SupersededRow, ...] = ()
+    carried_through: int = 0
+    prepared_through: int = 0
+    last_prepared: Prepared | None = None
+    pinned_tokens: int = 0
+    answer_usage: Usage = Usage()
+    summary_totals: tuple[SourceTotals, ...] = ()
+    memory_dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRun:
+    """A run id that is spent; never reopened (§1)."""
+
+    run_id: str
+    outcome: RunOutcome
+    request: tuple[int, ...] = ()
