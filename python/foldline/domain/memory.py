@@ -1,0 +1,79 @@
+"""Memory entries, queries and hits (§10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from foldline.domain.enums import EntryKind, EntryRole
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEntry:
+    """One chunk of a folded row, keyed by (offset, chunk) within its session (M2).
+
+    Attributes:
+        text: what a hit returns.
+        context: what search may also match (speaker, neighbours, time); never returned.
+        byte_start, byte_end: where ``text`` stands in the row's own text, UTF-8 bytes.
+    """
+
+    offset: int
+    chunk: int
+    kind: EntryKind
+    role: EntryRole
+    text: str
+    context: str = ""
+    byte_start: int = 0
+    byte_end: int = 0
+    call_id: str = ""
+    create_time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFilter:
+    """Restrictions of a search or enumeration (M4); empty fields restrict nothing. Bounds are inclusive."""
+
+    roles: tuple[EntryRole, ...] = ()
+    kinds: tuple[EntryKind, ...] = ()
+    first_offset: int | None = None
+    last_offset: int | None = None
+    after_time: str = ""
+    before_time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryQuery:
+    text: str
+    limit: int = 5
+    min_score: float | None = None
+    filter: MemoryFilter = field(default_factory=MemoryFilter)
+    max_tokens: int = 2000
+    include_neighbors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A published entry with its store id; ``vector`` is float32 little-endian bytes, None while pending (M8)."""
+
+    id: int
+    entry: MemoryEntry
+    vector: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHit:
+    """A hit: ``score`` in [0, 1] (M4) and its parts; neighbours are texts of the rows around, when asked for."""
+
+    entry: MemoryEntry
+    score: float
+    lexical: float
+    semantic: float
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    hits: tuple[MemoryHit, ...]
+    degraded: str = ""
+    scope_dropped: bool = False

@@ -1,0 +1,270 @@
+"""The protocols through which commands meet the store, memory, summarizers and the tokenizer.
+
+A store is correct when it passes ``tests/contract/store``; nothing else defines one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foldline.domain.enums import RevisionKind
+from foldline.domain.events import Event
+from foldline.domain.folding import CompactionRecord, OffsetRange, SummaryRequest, SummaryResult
+from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
+from foldline.domain.models import Factor
+from foldline.domain.rows import ModelRef, Row
+from foldline.domain.session import ClosedRun, OpenRun, Prepared, Session
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as the store keeps it.
+
+    Attributes:
+        revision: the revision its append made.
+        tokens: raw estimate at append; ``bytes`` its estimated size in a request body (4.5).
+        place: offset of the row it stands directly behind in the list, None for the end: a later version of a keyed
+            system row stands behind the version it supersedes (R5). Summaries are placed by their rewrite's list.
+    """
+
+    offset: int
+    kind: int
+    run_id: str
+    pinned: bool
+    tokens: int
+    bytes: int
+    revision: int
+    body: bytes
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A change of the active list that is not an append.
+
+    Attributes:
+        active: the whole list right after it, as offset ranges in list order; the list at any later revision is this
+            one followed by the rows appended since (each at its ``place``).
+        digest: hex, head of the chain at ``revision``.
+        record: of a fold, else None.
+        state: the session as it was right after, for restores and forks.
+    """
+
+    revision: int
+    kind: RevisionKind
+    parent_revision: int
+    active: tuple[OffsetRange, ...]
+    digest: str
+    time: float
+    record: CompactionRecord | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallUpdate:
+    """Insert or update of a call (R3), keyed by (offset, call_id).
+
+    ``result_offset`` is the final result; ``removed_by`` the revision of the edit or restore that removed it, None
+    when it is (again) there.
+    """
+
+    offset: int
+    call_id: str
+    result_offset: int | None = None
+    removed_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """A first answer kept for a repeat of its ``request_id`` (W2). ``method`` and ``payload`` must match too."""
+
+    request_id: str
+    method: str
+    payload: bytes
+    answer: bytes
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Tool definitions a host sent once, known by digest (``TOOLS_UNKNOWN`` asks again)."""
+
+    digest: str
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Everything one commit writes, in one transaction (V10): all of it or nothing.
+
+    Attributes:
+        expected_revision: revision the store must still hold, else RevisionConflict.
+        session: the state after the commit.
+        pins: (offset, pinned) changes, which make no revision (R6).
+        publish: memory entries of the folded rows, visible with the commit (M2, V8).
+        visible: replaces which offsets' entries the scope shows, as the folded (inactive, in lineage) offsets; None
+            leaves it unchanged. Restores use it.
+        cancel_fold: removes the started-fold mark of ``fold_id`` (a fold's terminal event does).
+    """
+
+    expected_revision: int
+    session: Session
+    rows: tuple[StoredRow, ...] = ()
+    rewrite: Rewrite | None = None
+    calls: tuple[CallUpdate, ...] = ()
+    pins: tuple[tuple[int, bool], ...] = ()
+    events: tuple[Event, ...] = ()
+    closed_runs: tuple[ClosedRun, ...] = ()
+    prepared: Prepared | None = None
+    request: StoredRequest | None = None
+    tools: Tools | None = None
+    factor: Factor | None = None
+    publish: tuple[MemoryEntry, ...] = ()
+    visible: tuple[OffsetRange, ...] | None = None
+
+
+class Store(Protocol):
+    """Durable state. Every write is one transaction; every read sees committed data only. Thread-safe."""
+
+    def create_session(self, session: Session, request: StoredRequest | None) -> Session:
+        """Writes a new session and its CREATED rewrite; returns it with its key.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS.
+        """
+
+    def load_session(self, tenant: str, session_id: str) -> Session | None: ...
+
+    def list_sessions(self, tenant: str, after: str, limit: int) -> list[Session]:
+        """Sessions in order of id, after ``after``."""
+
+    def delete_session(self, key: int) -> None:
+        """Removes rows, archive, memory, events and requests of the session."""
+
+    def commit(self, batch: Batch) -> tuple[Event, ...]:
+        """Writes a batch durably; returns its events with their ``seq``.
+
+        Raises:
+            RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
+        """
+
+    def active_offsets(self, key: int, revision: int | None = None) -> list[int]:
+        """The active list in list order, now or at a revision; empty list for revision 0.
+
+        Raises:
+            FoldlineError: REVISION_NOT_FOUND, with the newest revision.
+        """
+
+    def read_rows(self, key: int, offsets: Sequence[int]) -> list[StoredRow]:
+        """Rows in the order asked for; offsets that do not exist are left out."""
+
+    def archive(self, key: int, after: int, limit: int, through: int | None = None) -> list[StoredRow]:
+        """Rows by offset, after ``after``; ``through`` is the last offset to give."""
+
+    def count_rows(self, key: int) -> int: ...
+
+    def rewrites(self, key: int, after: int, limit: int) -> list[Rewrite]:
+        """Rewrites by revision, after ``after``; the first is the creation."""
+
+    def find_calls(self, key: int, call_id: str) -> list[CallUpdate]:
+        """Every call of that id, oldest first."""
+
+    def find_run(self, key: int, run_id: str) -> ClosedRun | None: ...
+
+    def find_prepared(self, key: int, prepare_id: str) -> Prepared | None: ...
+
+    def find_request(self, tenant: str, key: int, request_id: str) -> StoredRequest | None: ...
+
+    def find_tools(self, key: int, digest: str) -> Tools | None: ...
+
+    def factor(self, tenant: str, model: ModelRef) -> Factor | None: ...
+
+    def events(self, key: int, after: int, limit: int) -> list[Event]: ...
+
+    def unfinished_folds(self) -> list[tuple[str, str, Event]]:
+        """(tenant, session id, start event) of every fold without a terminal event (§13, V10)."""
+
+    def search_lexical(
+        self, key: int, terms: Sequence[str], where: MemoryFilter, limit: int
+    ) -> list[tuple[int, float]]:
+        """(entry id, BM25 score, higher is better) of visible entries; terms are matched as quoted tokens, OR-ed."""
+
+    def memory_entries(self, key: int, ids: Sequence[int]) -> list[StoredEntry]: ...
+
+    def memory_at(self, key: int, offset: int) -> list[StoredEntry]:
+        """Entries of one offset, visible or not, by chunk."""
+
+    def memory_vectors(self, key: int, where: MemoryFilter) -> list[tuple[int, int, bytes]]:
+        """(entry id, offset, vector) of visible entries that have one."""
+
+    def memory_count(self, key: int) -> tuple[int, int]:
+        """(visible entries, of these without a vector)."""
+
+    def pending_vectors(self, limit: int) -> list[tuple[int, StoredEntry]]:
+        """(session key, entry) of entries without a vector, oldest first, over all sessions."""
+
+    def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
+        """Stores vectors by entry id, all of one embedder ``identity``."""
+
+    def drop_vectors_unlike(self, identity: str) -> int:
+        """Forgets vectors of other embedders, so that they become pending (M8); returns how many."""
+
+    def ping(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Summarizer(Protocol):
+    """A source of summaries (§8)."""
+
+    def summarize(self, request: SummaryRequest) -> SummaryResult:
+        """Writes a summary.
+
+        Raises:
+            SummaryFailed: with the failure kind; nothing was written.
+        """
+
+
+class Embedder(Protocol):
+    """Turns text into unit vectors of ``width`` float32; ``identity`` names model and version (M8)."""
+
+    identity: str
+    width: int
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """One little-endian float32 vector of unit length a text.
+
+        Raises:
+            FoldlineError: EMBEDDER_UNAVAILABLE.
+        """
+
+
+class Memory(Protocol):
+    """Recall (§10) over what folds have published."""
+
+    def project(
+        self, rows: Sequence[Row], context: Sequence[Row], chunk_tokens: int, index_tool_results: bool
+    ) -> tuple[MemoryEntry, ...]:
+        """Entries of ``rows``; ``context`` are the rows before them, for what search may also match."""
+
+    def search(self, session: Session, query: MemoryQuery) -> MemoryAnswer:
+        """Ranks visible entries (M4).
+
+        Raises:
+            FoldlineError: EMPTY_QUERY, MEMORY_LIMIT_EXCEEDED.
+        """
+
+    def wake(self) -> None:
+        """Says that new entries are pending their vectors."""
+
+    def iter_text(self, row: Row) -> Iterator[str]:
+        """The searchable text of a row, as entries cut it."""
+
+
+__all__ = [
+    "Batch", "CallUpdate", "Embedder", "Memory", "OpenRun", "Rewrite", "Store", "StoredRequest", "StoredRow",
+    "Summarizer", "Tools",
+]  # fmt: skip
