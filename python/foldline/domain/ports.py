@@ -5,7 +5,7 @@ A store is correct when it passes ``tests/contract/store``; nothing else defines
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from foldline.domain.folding import CompactionRecord, OffsetRange, SummaryReques
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.models import Factor
 from foldline.domain.rows import ModelRef, Row
-from foldline.domain.session import ClosedRun, OpenRun, Prepared, Session
+from foldline.domain.session import ClosedRun, Prepared, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,6 @@ class Batch:
         publish: memory entries of the folded rows, visible with the commit (M2, V8).
         visible: replaces which offsets' entries the scope shows, as the folded (inactive, in lineage) offsets; None
             leaves it unchanged. Restores use it.
-        cancel_fold: removes the started-fold mark of ``fold_id`` (a fold's terminal event does).
     """
 
     expected_revision: int
@@ -124,6 +123,20 @@ class Batch:
     factor: Factor | None = None
     publish: tuple[MemoryEntry, ...] = ()
     visible: tuple[OffsetRange, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Everything there is of one session: what an export carries and an import writes."""
+
+    session: Session
+    rows: tuple[StoredRow, ...]
+    rewrites: tuple[Rewrite, ...]
+    calls: tuple[CallUpdate, ...]
+    closed_runs: tuple[ClosedRun, ...]
+    events: tuple[Event, ...]
+    entries: tuple[tuple[MemoryEntry, bool], ...]
+    """Memory entries and whether each is visible; vectors are made again."""
 
 
 class Store(Protocol):
@@ -144,6 +157,13 @@ class Store(Protocol):
     def delete_session(self, key: int) -> None:
         """Removes rows, archive, memory, events and requests of the session."""
 
+    def import_session(self, archive: "Archive", request: StoredRequest | None) -> Session:
+        """Writes a whole exported session in one transaction; returns its state with its new key.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS.
+        """
+
     def commit(self, batch: Batch) -> tuple[Event, ...]:
         """Writes a batch durably; returns its events with their ``seq``.
 
@@ -158,6 +178,9 @@ class Store(Protocol):
             FoldlineError: REVISION_NOT_FOUND, with the newest revision.
         """
 
+    def active_columns(self, key: int) -> list[tuple[int, int, str, int, int]]:
+        """(offset, kind, run_id, tokens, bytes) of the active list now, in list order, without bodies."""
+
     def read_rows(self, key: int, offsets: Sequence[int]) -> list[StoredRow]:
         """Rows in the order asked for; offsets that do not exist are left out."""
 
@@ -168,6 +191,9 @@ class Store(Protocol):
 
     def rewrites(self, key: int, after: int, limit: int) -> list[Rewrite]:
         """Rewrites by revision, after ``after``; the first is the creation."""
+
+    def export_session(self, key: int) -> Archive:
+        """Everything of a session, read from one snapshot."""
 
     def find_calls(self, key: int, call_id: str) -> list[CallUpdate]:
         """Every call of that id, oldest first."""
@@ -259,12 +285,3 @@ class Memory(Protocol):
 
     def wake(self) -> None:
         """Says that new entries are pending their vectors."""
-
-    def iter_text(self, row: Row) -> Iterator[str]:
-        """The searchable text of a row, as entries cut it."""
-
-
-__all__ = [
-    "Batch", "CallUpdate", "Embedder", "Memory", "OpenRun", "Rewrite", "Store", "StoredRequest", "StoredRow",
-    "Summarizer", "Tools",
-]  # fmt: skip

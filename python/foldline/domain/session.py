@@ -154,6 +154,7 @@ class Prepared:
     revision: int
     boundary: int
     rewrites: int
+    rows: int
     covered_tokens: int
     request_tokens: int
     request_bytes: int
