@@ -1,0 +1,236 @@
+"""Accepting rows: which may enter, what the sidecar sets on them, and what they change (R1-R4, §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from foldline.domain.enums import RowKind, WarningCode
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import Warning_
+from foldline.domain.folding import facts_of
+from foldline.domain.ports import CallUpdate
+from foldline.domain.rows import (
+    AssistantRow,
+    CompactionSummaryRow,
+    NewRow,
+    ProviderCompactionRow,
+    Row,
+    SystemRow,
+    ToolResultRow,
+    calls_of,
+    kind_of,
+)
+from foldline.domain.session import CallState, OpenRun, Session, SystemKey
+
+REQUEST_KINDS = frozenset({RowKind.USER, RowKind.INJECTED_CONTEXT, RowKind.NOTICE})
+"""Kinds that can be part of a run's request; late results join them (§1)."""
+
+CallHistory = Mapping[str, Sequence[CallUpdate]]
+"""Every stored call of the ids that an append answers and the state no longer knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An append that passed: nothing is written yet.
+
+    Attributes:
+        rows: with offsets, run, and what the sidecar sets (``late``, ``call_offset``).
+        places: offset of a keyed system row to the offset it stands behind (R5).
+        superseded: offsets of system rows that a later version replaced.
+        system_changed: a current system row came or went, so count and anchor are void (4.3).
+    """
+
+    session: Session
+    rows: tuple[Row, ...]
+    calls: tuple[CallUpdate, ...]
+    places: Mapping[int, int]
+    superseded: tuple[int, ...]
+    system_changed: bool
+    warnings: tuple[Warning_, ...]
+
+
+def unknown_call_ids(session: Session, rows: Sequence[NewRow]) -> tuple[str, ...]:
+    """Call ids that ``accept`` needs the history of: answered here, but open neither in the state nor in ``rows``."""
+    open_ids = {c.call_id for c in session.calls if not c.answered}
+    missing: list[str] = []
+    for row in rows:
+        open_ids.update(c.call_id for c in calls_of(row.body))
+        if isinstance(row.body, ToolResultRow) and row.body.call_id not in open_ids:
+            missing.append(row.body.call_id)
+    # A second result of one call in the same append finds its call answered: the history tells which.
+    answered = [r.body.call_id for r in rows if isinstance(r.body, ToolResultRow)]
+    missing += [call_id for call_id in answered if answered.count(call_id) > 1]
+    return tuple(dict.fromkeys(missing))
+
+
+def accept(session: Session, rows: Sequence[NewRow], run_id: str, history: CallHistory) -> Accepted:
+    """Gives ``rows`` their offsets and checks every one before any is taken (R1).
+
+    Args:
+        run_id: the run that rows without one belong to; empty for none.
+        history: see ``unknown_call_ids``.
+
+    Raises:
+        FoldlineError: SUMMARY_ROW_REFUSED, EMPTY_ASSISTANT_ROW (R4), STALE_SYSTEM_VERSION (§2),
+            UNKNOWN_TOOL_CALL, DUPLICATE_TOOL_RESULT (R3), FIELD_VALIDATION.
+    """
+    work = _Work(session)
+    for index, new in enumerate(rows):
+        work.take(new, index, run_id, history)
+    return Accepted(
+        session=work.session,
+        rows=tuple(work.rows),
+        calls=tuple(work.calls),
+        places=work.places,
+        superseded=tuple(work.superseded),
+        system_changed=work.system_changed,
+        warnings=tuple(work.warnings),
+    )
+
+
+class _Work:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.rows: list[Row] = []
+        self.calls: list[CallUpdate] = []
+        self.places: dict[int, int] = {}
+        self.superseded: list[int] = []
+        self.system_changed = False
+        self.warnings: list[Warning_] = []
+
+    def take(self, new: NewRow, index: int, run_id: str, history: CallHistory) -> None:
+        body, offset = new.body, self.session.next_offset
+        row_run = new.run_id or run_id
+        if isinstance(body, CompactionSummaryRow | ProviderCompactionRow):
+            raise FoldlineError(
+                Reason.SUMMARY_ROW_REFUSED, f"row {index} is a {kind_of(body).name.lower()}: only the sidecar writes those",
+                row=index,
+            )  # fmt: skip
+        if isinstance(body, AssistantRow):
+            row_run = row_run or self._open_run_id()
+            self._take_assistant(body, index, offset, row_run)
+        elif isinstance(body, ToolResultRow):
+            body, row_run = self._take_result(body, index, offset, row_run, history)
+        elif isinstance(body, SystemRow):
+            self._take_system(body, offset)
+        self.rows.append(Row(offset, body, row_run, new.pinned))
+        self.session = replace(self.session, next_offset=offset + 1)
+        self._extend_run(self.rows[-1])
+
+    def _open_run_id(self) -> str:
+        return self.session.open_run.run_id if self.session.open_run else ""
+
+    def _take_assistant(self, body: AssistantRow, index: int, offset: int, run_id: str) -> None:
+        if not body.content:
+            raise FoldlineError(
+                Reason.EMPTY_ASSISTANT_ROW, f"row {index} is an assistant row without blocks", row=index
+            )
+        ids = [c.call_id for c in calls_of(body)]
+        if len(set(ids)) != len(ids):
+            twice = sorted({i for i in ids if ids.count(i) > 1})
+            raise FoldlineError(
+                Reason.FIELD_VALIDATION, f"row {index} uses the call ids {twice} twice in one assistant row",
+                field="call_id", row=index, value=",".join(twice), range="unique within a row",
+            )  # fmt: skip
+        self.calls += [CallUpdate(offset, call_id) for call_id in ids]
+        opened = tuple(CallState(offset, c.call_id, c.name, run_id) for c in calls_of(body))
+        self.session = replace(self.session, calls=self.session.calls + opened)
+
+    def _take_result(
+        self, body: ToolResultRow, index: int, offset: int, run_id: str, history: CallHistory
+    ) -> tuple[ToolResultRow, str]:
+        call = next((c for c in reversed(self.session.calls) if c.call_id == body.call_id and not c.answered), None)
+        if call is None:
+            raise self._unanswerable(body.call_id, index, history)
+        late = bool(call.folded or call.closed or call.placeholder or call.interim)
+        if late:
+            self.warnings.append(
+                Warning_(WarningCode.LATE_RESULT, f"result {offset} of call {call.call_id} (row {call.offset}) is late")
+            )
+        after = replace(call, interim=call.interim or body.interim, answered=not body.interim)
+        # An answered call is forgotten unless its placeholder text has to stay (R5).
+        keeps = not after.answered or (bool(after.placeholder) and not after.folded) or (after.interim and not after.folded)
+        self.session = replace(
+            self.session,
+            calls=tuple(after if c is call else c for c in self.session.calls if c is not call or keeps),
+        )
+        if after.answered:
+            self.calls.append(CallUpdate(call.offset, call.call_id, result_offset=offset))
+        return msgspec.structs.replace(body, late=late, call_offset=call.offset), run_id or call.run_id
+
+    def _unanswerable(self, call_id: str, index: int, history: CallHistory) -> FoldlineError:
+        earlier = [r for r in self.rows if isinstance(r.body, ToolResultRow) and r.body.call_id == call_id]
+        known = history.get(call_id, ())
+        standing = [c for c in known if c.removed_by is None]
+        if standing or earlier:
+            result = earlier[-1].offset if earlier else standing[-1].result_offset
+            return FoldlineError(
+                Reason.DUPLICATE_TOOL_RESULT, f"row {index}: call {call_id} has its result already (row {result})",
+                call_id=call_id, row=index, result_offset=result,
+            )  # fmt: skip
+        if known:
+            return FoldlineError(
+                Reason.UNKNOWN_TOOL_CALL, f"row {index}: call {call_id} was removed by revision {known[-1].removed_by}",
+                call_id=call_id, row=index, removed_by=known[-1].removed_by,
+            )  # fmt: skip
+        return FoldlineError(
+            Reason.UNKNOWN_TOOL_CALL, f"row {index}: no assistant row made a call {call_id}", call_id=call_id, row=index
+        )
+
+    def _take_system(self, body: SystemRow, offset: int) -> None:
+        self.system_changed = True
+        if not body.key:
+            return
+        current = next((k for k in self.session.system_keys if k.key == body.key), None)
+        if current is not None and body.version <= current.version:
+            raise FoldlineError(
+                Reason.STALE_SYSTEM_VERSION,
+                f"system row {body.key} has version {current.version}, version {body.version} is not later",
+                key=body.key, current=current.version, given=body.version,
+            )  # fmt: skip
+        keys = tuple(k for k in self.session.system_keys if k.key != body.key)
+        place = current.place if current else offset
+        self.session = replace(self.session, system_keys=(*keys, SystemKey(body.key, body.version, offset, place)))
+        if current is not None:
+            self.places[offset] = current.offset
+            self.superseded.append(current.offset)
+
+    def _extend_run(self, row: Row) -> None:
+        run = self.session.open_run
+        if run is None:
+            return
+        facts = facts_of(row, 0, 0)
+        mine = row.run_id in ("", run.run_id)
+        if facts.kind == RowKind.ASSISTANT and row.run_id == run.run_id:
+            run = replace(run, rounds=run.rounds + 1)
+        elif mine and run.rounds == 0 and joins_request(facts.kind, facts.late):
+            run = replace(run, request=(*run.request, row.offset))
+        if run is not self.session.open_run:
+            self.session = replace(self.session, open_run=run)
+
+
+def joins_request(kind: RowKind, late: bool) -> bool:
+    """Whether a row before the run's first assistant row belongs to its request (§1 request)."""
+    return kind in REQUEST_KINDS or (kind == RowKind.TOOL_RESULT and late)
+
+
+def close_run_calls(session: Session, run: OpenRun) -> Session:
+    """Closes the run's unanswered calls: their results will be late (R3)."""
+    return replace(
+        session,
+        calls=tuple(replace(c, closed=True) if c.run_id == run.run_id and not c.answered else c for c in session.calls),
+    )
+
+
+def mark_sent(session: Session) -> Session:
+    """What sending a request does: everything active is carried, unanswered calls got their placeholder (R5)."""
+    calls = tuple(
+        replace(c, placeholder="not_completed" if c.closed else "pending")
+        if not (c.answered or c.folded or c.interim or c.placeholder)
+        else c
+        for c in session.calls
+    )
+    return replace(session, calls=calls, carried_through=session.next_offset - 1)
