@@ -1,0 +1,77 @@
+use foldline_core::Error;
+use foldline_core::bound::{self, Cut};
+use foldline_core::estimate::Encoding;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+
+use crate::DETACH_BYTES;
+use crate::error::Result;
+
+/// Shares `budget` among results of the given sizes (semantics B1).
+///
+/// Sizes up to the equal share stay whole, the rest share equally, first ones get the remainder. None if a cut result
+/// would get less than `minimum`.
+#[pyfunction]
+pub fn water_fill(sizes: Vec<u64>, budget: u64, minimum: u64) -> Option<Vec<u64>> {
+    bound::water_fill(&sizes, budget, minimum)
+}
+
+/// Cuts a text to at most `max_bytes` of UTF-8 at a character, if near at a line (semantics B2).
+///
+/// Returns what is kept, with OMISSION between head and tail, and how many bytes of the original that holds.
+#[pyfunction]
+pub fn cut_text(py: Python<'_>, text: &str, max_bytes: usize, head_tail: bool) -> (String, usize) {
+    if max_bytes < DETACH_BYTES {
+        return pair(bound::cut_text(text, max_bytes, head_tail));
+    }
+    pair(py.detach(|| bound::cut_text(text, max_bytes, head_tail)))
+}
+
+/// `cut_text` of each text to its own size, in one call.
+#[pyfunction]
+pub fn cut_text_many(
+    py: Python<'_>,
+    texts: Vec<PyBackedStr>,
+    max_bytes: Vec<usize>,
+    head_tail: bool,
+) -> Result<Vec<(String, usize)>> {
+    same_length("max_bytes", max_bytes.len(), texts.len())?;
+    let cut = |(text, &max): (&PyBackedStr, _)| pair(bound::cut_text(text, max, head_tail));
+    Ok(py.detach(|| texts.iter().zip(&max_bytes).map(cut).collect()))
+}
+
+/// Cuts a text to at most `max_tokens` of an embedded encoding; otherwise as `cut_text`.
+#[pyfunction]
+pub fn cut_tokens(
+    py: Python<'_>,
+    text: &str,
+    max_tokens: usize,
+    encoding: &str,
+    head_tail: bool,
+) -> Result<(String, usize)> {
+    let encoding = Encoding::from_name(encoding)?;
+    Ok(pair(py.detach(|| bound::cut_tokens(text, max_tokens, encoding, head_tail))))
+}
+
+/// `cut_tokens` of each text to its own size, in one call.
+#[pyfunction]
+pub fn cut_tokens_many(
+    py: Python<'_>,
+    texts: Vec<PyBackedStr>,
+    max_tokens: Vec<usize>,
+    encoding: &str,
+    head_tail: bool,
+) -> Result<Vec<(String, usize)>> {
+    let encoding = Encoding::from_name(encoding)?;
+    same_length("max_tokens", max_tokens.len(), texts.len())?;
+    let cut = |(text, &max): (&PyBackedStr, _)| pair(bound::cut_tokens(text, max, encoding, head_tail));
+    Ok(py.detach(|| texts.iter().zip(&max_tokens).map(cut).collect()))
+}
+
+fn pair(cut: Cut) -> (String, usize) {
+    (cut.kept, cut.kept_bytes)
+}
+
+fn same_length(what: &'static str, actual: usize, expected: usize) -> Result<()> {
+    if actual == expected { Ok(()) } else { Err(Error::LengthMismatch { what, actual, expected }.into()) }
+}
