@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from foldline.domain.enums import EntryKind, EntryRole
+from foldline.domain.enums import EntryKind, EntryRole, MemoryFusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +13,10 @@ class MemoryEntry:
 
     Attributes:
         text: what a hit returns.
-        context: what search may also match (speaker, neighbours, time); never returned.
+        terms: search terms of ``text``, space-separated, letters and digits only; never returned.
+        context: terms of what search may also match (call, neighbours, time); never returned.
         byte_start, byte_end: where ``text`` stands in the row's own text, UTF-8 bytes.
+        create_time: the row's, as RFC 3339 UTC of one width, so that text order is time order; empty when unknown.
     """
 
     offset: int
@@ -22,6 +24,7 @@ class MemoryEntry:
     kind: EntryKind
     role: EntryRole
     text: str
+    terms: str = ""
     context: str = ""
     byte_start: int = 0
     byte_end: int = 0
@@ -31,7 +34,10 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFilter:
-    """Restrictions of a search or enumeration (M4); empty fields restrict nothing. Bounds are inclusive."""
+    """Restrictions of a search or enumeration (M4); empty fields restrict nothing. Bounds are inclusive.
+
+    An entry of unknown time passes no time bound.
+    """
 
     roles: tuple[EntryRole, ...] = ()
     kinds: tuple[EntryKind, ...] = ()
@@ -43,26 +49,28 @@ class MemoryFilter:
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuery:
+    """A question. ``fusion`` is how the lexical and the semantic ranking are joined (M4)."""
+
     text: str
     limit: int = 5
     min_score: float | None = None
     filter: MemoryFilter = field(default_factory=MemoryFilter)
     max_tokens: int = 2000
     include_neighbors: bool = False
+    fusion: MemoryFusion = MemoryFusion.MIN_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """A published entry with its store id; ``vector`` is float32 little-endian bytes, None while pending (M8)."""
+    """A published entry with its store id."""
 
     id: int
     entry: MemoryEntry
-    vector: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryHit:
-    """A hit: ``score`` in [0, 1] (M4) and its parts; neighbours are texts of the rows around, when asked for."""
+    """A hit: ``score`` in [0, 1] (M4) and its parts; neighbours are the texts of the entries around, if asked for."""
 
     entry: MemoryEntry
     score: float

@@ -216,27 +216,38 @@ class Store(Protocol):
     def search_lexical(
         self, key: int, terms: Sequence[str], where: MemoryFilter, limit: int
     ) -> list[tuple[int, float]]:
-        """(entry id, BM25 score, higher is better) of visible entries; terms are matched as quoted tokens, OR-ed."""
+        """(entry id, BM25 score, higher is better) of visible entries, best first, ties by id.
 
-    def memory_entries(self, key: int, ids: Sequence[int]) -> list[StoredEntry]: ...
+        Terms are matched as quoted tokens, OR-ed, stemmed, over two columns: ``terms`` weighs 2, ``context`` 1. An
+        empty list of terms matches nothing.
+        """
+
+    def memory_entries(self, key: int, ids: Sequence[int]) -> list[StoredEntry]:
+        """Visible entries in the order asked for; others are left out."""
 
     def memory_at(self, key: int, offset: int) -> list[StoredEntry]:
         """Entries of one offset, visible or not, by chunk."""
 
-    def memory_vectors(self, key: int, where: MemoryFilter) -> list[tuple[int, int, bytes]]:
-        """(entry id, offset, vector) of visible entries that have one."""
+    def memory_ids(self, key: int, where: MemoryFilter) -> list[int]:
+        """Ids of visible entries that pass ``where``, by (offset, chunk)."""
 
-    def memory_count(self, key: int) -> tuple[int, int]:
-        """(visible entries, of these without a vector)."""
+    def memory_vectors(self, key: int, identity: str, ids: Sequence[int] | None = None) -> list[tuple[int, bytes]]:
+        """(entry id, vector) of visible entries, of these ``ids`` only if given, whose vector is of ``identity``.
 
-    def pending_vectors(self, limit: int) -> list[tuple[int, StoredEntry]]:
-        """(session key, entry) of entries without a vector, oldest first, over all sessions."""
+        Quarantined entries have an empty vector (M9).
+        """
+
+    def memory_count(self, key: int, identity: str) -> tuple[int, int]:
+        """(visible entries, of these without a vector of ``identity``). A quarantined entry has one."""
+
+    def pending_vectors(self, identity: str, limit: int) -> list[tuple[int, StoredEntry]]:
+        """(session key, entry) of entries without a vector of ``identity``, visible or not, over all sessions.
+
+        Entries embedded by another model are among them and keep their old vector until put_vectors replaces it (M8).
+        """
 
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
-        """Stores vectors by entry id, all of one embedder ``identity``."""
-
-    def drop_vectors_unlike(self, identity: str) -> int:
-        """Forgets vectors of other embedders, so that they become pending (M8); returns how many."""
+        """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
 
     def ping(self) -> None: ...
 
@@ -280,7 +291,7 @@ class Memory(Protocol):
         """Ranks visible entries (M4).
 
         Raises:
-            FoldlineError: EMPTY_QUERY, MEMORY_LIMIT_EXCEEDED.
+            FoldlineError: EMPTY_QUERY, MEMORY_LIMIT_EXCEEDED, FIELD_VALIDATION.
         """
 
     def wake(self) -> None:
