@@ -7,14 +7,8 @@ use std::{env, fs};
 use regex_syntax::hir::{Class, HirKind};
 
 /// Bits of a character class, as `estimate/classes.rs` reads them. A letter has exactly one of the first three.
-const CLASSES: [(&str, u8); 6] = [
-    (r"[\p{Lu}\p{Lt}]", 1),
-    (r"\p{Ll}", 2),
-    (r"[\p{Lm}\p{Lo}]", 4),
-    (r"\p{M}", 8),
-    (r"\p{N}", 16),
-    (r"\s", 32),
-];
+const CLASSES: [(&str, u8); 6] =
+    [(r"[\p{Lu}\p{Lt}]", 1), (r"\p{Ll}", 2), (r"[\p{Lm}\p{Lo}]", 4), (r"\p{M}", 8), (r"\p{N}", 16), (r"\s", 32)];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -32,8 +26,8 @@ fn write_classes(out: &Path) {
         let hir = regex_syntax::parse(pattern).expect("a constant pattern");
         let HirKind::Class(Class::Unicode(class)) = hir.kind() else { panic!("{pattern} is a class") };
         for range in class.ranges() {
-            for code in range.start() as usize..=range.end() as usize {
-                flat[code] |= bit;
+            for classes in &mut flat[range.start() as usize..=range.end() as usize] {
+                *classes |= bit;
             }
         }
     }

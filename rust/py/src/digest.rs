@@ -8,11 +8,7 @@ use crate::error::Result;
 /// SHA-256 over rows: `"foldline.rows.v1"`, then for each row its offset and its body's length as eight big-endian
 /// bytes each, and the body.
 #[pyfunction]
-pub fn digest_rows<'py>(
-    py: Python<'py>,
-    offsets: Vec<u64>,
-    bodies: Vec<PyBackedBytes>,
-) -> Result<Bound<'py, PyBytes>> {
+pub fn digest_rows<'py>(py: Python<'py>, offsets: Vec<u64>, bodies: Vec<PyBackedBytes>) -> Result<Bound<'py, PyBytes>> {
     let digest = py.detach(|| digest::digest_rows(&offsets, &bodies))?;
     Ok(PyBytes::new(py, &digest))
 }

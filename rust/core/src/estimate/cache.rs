@@ -74,6 +74,7 @@ fn load(text: &[u8], start: usize, len: usize) -> u128 {
 
 #[inline]
 fn hash(key: u128) -> usize {
-    let product = u128::from(key as u64 ^ 0x9E37_79B9_7F4A_7C15) * u128::from((key >> 64) as u64 ^ 0xD6E8_FEB8_6659_FD93);
+    let product =
+        u128::from(key as u64 ^ 0x9E37_79B9_7F4A_7C15) * u128::from((key >> 64) as u64 ^ 0xD6E8_FEB8_6659_FD93);
     (product as u64 ^ (product >> 64) as u64) as usize
 }

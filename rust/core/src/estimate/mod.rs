@@ -7,7 +7,9 @@ mod split;
 mod vocab;
 mod weighted;
 
-pub use rows::{BLOCK_OVERHEAD, IMAGE_TOKENS, ROW_OVERHEAD, ROW_TOKENS, RowSize, VIDEO_TOKENS_PER_SECOND, measure_rows};
+pub use rows::{
+    BLOCK_OVERHEAD, IMAGE_TOKENS, ROW_OVERHEAD, ROW_TOKENS, RowSize, VIDEO_TOKENS_PER_SECOND, measure_rows,
+};
 pub use weighted::weighted_tokens;
 
 use crate::error::{Error, Result};

@@ -1,8 +1,12 @@
 //! Sizes of stored rows (semantics 4.5), from the canonical JSON of their bodies.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::{Encoding, weighted_tokens};
 use crate::error::{Error, Result};
@@ -34,7 +38,7 @@ struct Row<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
     #[serde(borrow, default)]
-    content: Vec<Block<'a>>,
+    content: Vec<Object<Block<'a>>>,
     #[serde(borrow, default)]
     call_id: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -84,21 +88,41 @@ struct Block<'a> {
     duration_seconds: f64,
 }
 
+/// A JSON object: without it a struct is read from an array of its fields' values too.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
 /// Sizes of rows, each the canonical JSON of a body; texts are counted in `encoding`, or by weighted bytes.
 ///
 /// # Errors
 /// [`Error::RowInvalid`] names the first row that is not the JSON of a row body, or has a row or block type that this
 /// version does not know.
-pub fn measure_rows<'a>(
-    rows: impl IntoIterator<Item = &'a [u8]>,
-    encoding: Option<Encoding>,
-) -> Result<Vec<RowSize>> {
+pub fn measure_rows<'a>(rows: impl IntoIterator<Item = &'a [u8]>, encoding: Option<Encoding>) -> Result<Vec<RowSize>> {
     let counter = Counter { encoding };
     rows.into_iter()
         .enumerate()
         .map(|(index, json)| {
             serde_json::from_slice(json)
-                .and_then(|row| counter.row(&row))
+                .and_then(|Object(row)| counter.row(&row))
                 .map_err(|source| Error::RowInvalid { index, source })
         })
         .collect()
@@ -136,7 +160,7 @@ impl Counter {
             }
             kind => return Err(unknown("row", kind)),
         }
-        for block in &row.content {
+        for Object(block) in &row.content {
             size.tokens += self.block(block)?;
             size.bytes += block.bytes();
         }
@@ -189,7 +213,7 @@ fn opaque(len: usize) -> u64 {
 }
 
 fn unknown(what: &str, kind: &str) -> serde_json::Error {
-    serde::de::Error::custom(format_args!("unknown {what} type {kind:?}"))
+    serde_json::Error::custom(format_args!("unknown {what} type {kind:?}"))
 }
 
 /// Length of a string inside JSON, without its quotes.

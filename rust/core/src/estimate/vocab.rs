@@ -146,7 +146,8 @@ impl Vocab {
             starts.push(text.len());
         }
         let len: Vec<u8> = starts.windows(2).map(|ends| (ends[1] - ends[0]) as u8).collect();
-        let mut vocab = Self { split, len, shorter: vec![NONE; count], pairs, trie: Table::with_room_for(1), byte_token };
+        let mut vocab =
+            Self { split, len, shorter: vec![NONE; count], pairs, trie: Table::with_room_for(1), byte_token };
         vocab.build_trie(&text, &starts);
         vocab
     }
