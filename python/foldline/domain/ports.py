@@ -5,16 +5,17 @@ A store is correct when it passes ``tests/contract/store``; nothing else defines
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from foldline.domain.enums import RevisionKind
-from foldline.domain.events import Event
+from foldline.domain.arrangement import Arrangement
+from foldline.domain.enums import Format, RevisionKind
+from foldline.domain.events import Event, Warning_
 from foldline.domain.folding import CompactionRecord, OffsetRange, SummaryRequest, SummaryResult
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.models import Factor
-from foldline.domain.rows import ModelRef, Row
+from foldline.domain.rows import ModelRef, NewRow, Row
 from foldline.domain.session import ClosedRun, Prepared, Session
 
 
@@ -296,3 +297,42 @@ class Memory(Protocol):
 
     def wake(self) -> None:
         """Says that new entries are pending their vectors."""
+
+
+class Parsed(Protocol):
+    """Provider messages as rows, and what could not be taken as it was."""
+
+    @property
+    def rows(self) -> tuple[NewRow, ...]: ...
+    @property
+    def warnings(self) -> tuple[Warning_, ...]: ...
+
+
+class ParsedResponse(Parsed, Protocol):
+    """A provider's whole response body: the answer's rows, its raw usage and its model."""
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None: ...
+    @property
+    def model(self) -> str: ...
+
+
+class Rendered(Protocol):
+    """A request's messages in a provider's JSON."""
+
+    @property
+    def json(self) -> bytes: ...
+    @property
+    def warnings(self) -> tuple[Warning_, ...]: ...
+
+
+class Formats(Protocol):
+    """Provider formats both ways (W4); the module ``foldline.formats`` is one.
+
+    Raises:
+        FoldlineError: FORMAT_INVALID with the position, NOT_YET for a format that is not there yet.
+    """
+
+    def parse(self, fmt: Format, data: bytes) -> Parsed: ...
+    def parse_response(self, fmt: Format, body: bytes) -> ParsedResponse: ...
+    def render(self, fmt: Format, arrangement: Arrangement) -> Rendered: ...
