@@ -15,7 +15,7 @@ from foldline.domain.events import Event, Warning_
 from foldline.domain.folding import CompactionRecord, OffsetRange, SummaryRequest, SummaryResult
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.models import Factor
-from foldline.domain.rows import ModelRef, NewRow, Row
+from foldline.domain.rows import ModelRef, NewRow, Row, RowBody
 from foldline.domain.session import ClosedRun, Prepared, Session
 
 
@@ -297,6 +297,12 @@ class Memory(Protocol):
 
     def wake(self) -> None:
         """Says that new entries are pending their vectors."""
+
+    def row_text(self, body: RowBody) -> str:
+        """The searchable text of a row, which byte ranges of entries and of ``ReadRow`` refer to (M6)."""
+
+    def indexable(self, body: RowBody, index_tool_results: bool) -> bool:
+        """Whether a row enters memory when it folds (M2)."""
 
 
 class Parsed(Protocol):
