@@ -137,6 +137,7 @@ class FoldPlan:
         discarded_tokens: estimate of the discarded rows.
         predicted_saving: ``discarded_tokens`` less the usual summary size (C4).
         retained_tokens: estimate of the retained rows.
+        discarded_bytes: body bytes of the discarded rows (C7).
     """
 
     scope: FoldScope
@@ -152,6 +153,7 @@ class FoldPlan:
     retained_tokens: int
     predicted_saving: int
     transcript_tokens: int
+    discarded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

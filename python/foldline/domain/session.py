@@ -41,6 +41,23 @@ class DidNotFit:
 
 
 @dataclass(frozen=True, slots=True)
+class Spend:
+    """What attempts that called a paid source cost within one clock hour since the epoch (C6)."""
+
+    hour: int
+    tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The most that one result of the open run is sent with (B1, B9), on each axis; None leaves the axis free."""
+
+    bytes: int | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cadence:
     """The cadence record of §5. Boundaries count from 0; times are seconds since the epoch.
 
@@ -49,7 +66,8 @@ class Cadence:
         left_tokens: estimate the last fold left; ``left_threshold`` is the T it was judged by (C3).
         fit_attempts: P6 attempts since the last answered request (C4).
         restored_tokens: estimate at the last restore while X2 still holds.
-        paid_attempts: times of attempts that called a paid source, newest last (C6).
+        paid_attempts: times of attempts of the last hour that called a paid source, newest last (C6).
+        spending: what they cost, by hour, of the last day.
         warned: codes of warnings that are given once a session.
     """
 
@@ -67,6 +85,7 @@ class Cadence:
     restored_tokens: int | None = None
     last_skip: SkipReason | None = None
     paid_attempts: tuple[float, ...] = ()
+    spending: tuple[Spend, ...] = ()
     warned: tuple[str, ...] = ()
 
 
@@ -93,6 +112,7 @@ class OpenRun:
         rounds: assistant rows of this run so far; 0 means that its checks are whole.
         opened_offset: first offset that could be this run's own.
         ledger: calls of this run's rounds that are already folded, oldest first.
+        share: what the run's results were last bounded to (B9).
     """
 
     run_id: str
@@ -103,6 +123,7 @@ class OpenRun:
     continues: str = ""
     rounds: int = 0
     ledger: tuple[LedgerCall, ...] = ()
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,460 @@
+"""When a tripped signal folds (§5), and every change of the cadence record.
+
+``decide`` and ``veto`` read the record, the other functions return it changed; the caller commits it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foldline.domain.enums import (
+    OnFailure,
+    RefusalKind,
+    SignalKind,
+    SkipReason,
+    SummarySourcePolicy,
+    Suppression,
+    Trigger,
+    TriggerClass,
+    WarningCode,
+)
+from foldline.domain.folding import FoldPlan
+from foldline.domain.models import Usage
+from foldline.domain.policy import Policy
+from foldline.domain.pressure import Limits, PressureReport, Signal
+from foldline.domain.rows import ModelRef
+from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading, Spend
+from foldline.engine.pressure import over_hard_limit
+
+HOUR, HOURS_A_DAY = 3_600, 24
+START_SECONDS = 0.1
+"""A deadline nearer than this leaves no time to plan a fold and still answer (W9)."""
+FORCED_ATTEMPTS = 2
+"""Attempts after a refusal that C4 and C6 let pass, with no answered request between."""
+SUMMARY_BYTES_A_TOKEN = 4
+
+_MANUAL_TRIGGERS = (Trigger.MANUAL, Trigger.CHECKPOINT)
+_SUPPRESSION_SKIPS = {
+    Suppression.AFTER_RESTORE: SkipReason.AFTER_RESTORE,
+    Suppression.FIRST_BOUNDARY: SkipReason.FIRST_BOUNDARY,
+    Suppression.CADENCE: SkipReason.CADENCE,
+}
+_GATES = {Suppression.COOLDOWN: SkipReason.COOLDOWN, Suppression.BUDGET: SkipReason.BUDGET}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a check decided.
+
+    Attributes:
+        trigger: what asks, also where the fold is skipped; None where nothing is due.
+        signals: tripped signals that ask for the fold, or that the skip kept from it.
+        skip: why a due fold is not tried.
+        forced: by P6: no tail is kept (4.4).
+        barred: the configured source is cooling or its budget is spent, and policy lets its successor write (S2).
+        report: the report with what suppressed each signal.
+    """
+
+    fold: bool
+    trigger: Trigger | None
+    signals: tuple[SignalKind, ...]
+    skip: SkipReason | None
+    forced: bool
+    report: PressureReport
+    barred: SkipReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageVerdict:
+    """What became of the usage of an answer (L1, 4.3).
+
+    Attributes:
+        input_tokens: the provider's count, also where it is no reading; None where there is none.
+        counted, anchored: whether it became P1's count and P2's anchor.
+        learn: whether the learned factor may take it.
+        warning: USAGE_OUTLIER, USAGE_AGGREGATED or USAGE_MISSING.
+    """
+
+    input_tokens: int | None = None
+    counted: bool = False
+    anchored: bool = False
+    learn: bool = False
+    warning: WarningCode | None = None
+
+
+def decide(
+    report: PressureReport,
+    cadence: Cadence,
+    policy: Policy,
+    *,
+    now: float,
+    boundary: int | None = None,
+    deadline_left: float | None = None,
+    paid: bool = False,
+    manual_trigger: Trigger = Trigger.MANUAL,
+) -> Decision:
+    """Whether a boundary folds (§5): C1, C2, X2 and ``auto_compact`` per signal, then C5, C6 and the deadline.
+
+    Args:
+        boundary: number of this boundary; by default the one ``count_boundary`` counted last. ``CheckPressure``, which
+            counts none, passes ``cadence.boundaries``.
+        deadline_left: seconds until the host's deadline.
+        paid: the configured source of the summary is a paid one (C6).
+        manual_trigger: what a tripped P7 stands for, MANUAL or CHECKPOINT.
+    """
+    if boundary is None:
+        boundary = max(0, cadence.boundaries - 1)
+    over = over_hard_limit(report)
+    signals = [replace(s, suppressed_by=_suppression(s, cadence, policy, boundary, over)) for s in report.signals]
+    live = [s for s in signals if s.tripped and s.suppressed_by is None]
+    if not live:
+        return _nothing_live(replace(report, signals=tuple(signals)))
+    trigger = _trigger(live, manual_trigger)
+    gate = _gate(trigger, cadence, policy, now, paid)
+    barred = None
+    if gate is not None and paid and _successor_may_write(policy, over):
+        barred, gate = _GATES[gate], None
+    skip = None if gate is None else _GATES[gate]
+    if gate is not None:
+        signals = [replace(s, suppressed_by=gate) if s in live else s for s in signals]
+    elif trigger not in _MANUAL_TRIGGERS and deadline_left is not None and deadline_left < START_SECONDS:
+        skip, barred = SkipReason.DEADLINE, None
+    return Decision(
+        fold=skip is None,
+        trigger=trigger,
+        signals=tuple(s.kind for s in live),
+        skip=skip,
+        forced=trigger == Trigger.DID_NOT_FIT,
+        report=replace(report, signals=tuple(signals)),
+        barred=barred,
+    )
+
+
+def veto(
+    plan: FoldPlan,
+    decision: Decision,
+    cadence: Cadence,
+    policy: Policy,
+    limits: Limits,
+    *,
+    tools_tokens: int,
+    now: float,
+    paid: bool = False,
+) -> SkipReason | None:
+    """Whether a planned fold is skipped after all (C4, C7), before any source is called.
+
+    C5 and C6 are read again: of the two folds that F3 may take at one boundary, the first may have failed or spent the
+    budget.
+
+    Args:
+        tools_tokens: estimate of the tools, after the factor.
+    """
+    trigger = decision.trigger or Trigger.AUTOMATIC
+    if decision.barred is None:
+        gate = _gate(trigger, cadence, policy, now, paid)
+        if gate is not None and not (paid and _successor_may_write(policy, over_hard_limit(decision.report))):
+            return _GATES[gate]
+    if plan.predicted_saving >= policy.min_progress * plan.transcript_tokens:
+        return None
+    if trigger in _MANUAL_TRIGGERS or _fit_exempt(trigger, cadence):
+        return None
+    if _brings_under_hard_limits(plan, decision.report, limits, tools_tokens):
+        return None
+    return SkipReason.NO_PROGRESS
+
+
+def summary_size(cadence: Cadence, budget: int) -> int:
+    """The usual summary size in tokens (C4): mean of the last three, first half of ``budget``, never over it."""
+    sizes = cadence.summary_sizes
+    usual = sum(sizes) // len(sizes) if sizes else budget // 2
+    return min(usual, budget)
+
+
+def count_boundary(cadence: Cadence) -> Cadence:
+    """Counts a ``PrepareRequest``; its number is ``boundaries`` before."""
+    return replace(cadence, boundaries=cadence.boundaries + 1)
+
+
+def attempt_started(cadence: Cadence, boundary: int, *, trigger: Trigger, paid: bool, now: float) -> Cadence:
+    """Records that a source is about to be called or a candidate built.
+
+    It ends the did-not-fit fact, committed or not (4.4). One ahead of need counts for C5 and C6 only (A2).
+    """
+    if paid:
+        recent = tuple(t for t in cadence.paid_attempts if now - t < HOUR)
+        cadence = replace(cadence, paid_attempts=(*recent, now))
+    if trigger == Trigger.BACKGROUND:
+        return cadence
+    forced = trigger == Trigger.DID_NOT_FIT
+    return replace(
+        cadence, last_attempt=boundary, did_not_fit=None, fit_attempts=cadence.fit_attempts + forced, last_skip=None
+    )
+
+
+def spent(cadence: Cadence, *, now: float, tokens: int, cost: float | None) -> Cadence:
+    """Adds what an attempt cost, committed or not (C6, S5); hours older than a day are dropped."""
+    hour = int(now // HOUR)
+    kept = {s.hour: s for s in cadence.spending if hour - s.hour < HOURS_A_DAY}
+    old = kept.get(hour, Spend(hour))
+    kept[hour] = Spend(hour, old.tokens + tokens, old.cost + (cost or 0.0))
+    return replace(cadence, spending=tuple(kept[h] for h in sorted(kept)))
+
+
+def fold_committed(
+    cadence: Cadence, *, boundary: int, left_tokens: int, threshold: int, summary_tokens: int, barred: bool = False
+) -> Cadence:
+    """Records a committed fold: C2 and C3 count from it, count and anchor are dropped (4.3), a restore's guard ends.
+
+    Args:
+        left_tokens: estimate of the transcript the fold left; ``threshold`` is the T it is judged by (C3).
+        summary_tokens: size of its summary (C4).
+        barred: a successor wrote it while the configured source cools (S2); the cooldown stays.
+    """
+    return replace(
+        cadence,
+        last_fold=boundary,
+        count=None,
+        anchor=None,
+        did_not_fit=None,
+        left_tokens=left_tokens,
+        left_threshold=threshold,
+        summary_sizes=(*cadence.summary_sizes, summary_tokens)[-3:],
+        cooldown_until=cadence.cooldown_until if barred else None,
+        restored_tokens=None,
+        last_skip=None,
+    )
+
+
+def attempt_failed(
+    cadence: Cadence,
+    *,
+    now: float,
+    policy: Policy,
+    trigger: Trigger,
+    retry_after: float | None = None,
+    only_not_smaller: bool = False,
+) -> Cadence:
+    """Starts the cooldown of a failed automatic attempt (C5); ``retry_after`` in seconds, if the source named it.
+
+    None starts for a manual one, nor for a P6 attempt that fails only "strictly smaller": there was nothing to fold.
+    """
+    if trigger in _MANUAL_TRIGGERS or (trigger == Trigger.DID_NOT_FIT and only_not_smaller):
+        return cadence
+    until = now + max(policy.cooldown, retry_after or 0.0)
+    return replace(cadence, cooldown_until=max(until, cadence.cooldown_until or until))
+
+
+def skipped(cadence: Cadence, reason: SkipReason) -> tuple[Cadence, bool]:
+    """Records a skip; the second value says that its reason is new, so that an event is due (C8)."""
+    return replace(cadence, last_skip=reason), cadence.last_skip != reason
+
+
+def nothing_to_fold(cadence: Cadence) -> Cadence:
+    """A fold was due and there was nothing to fold: that ends the did-not-fit fact as an attempt does (4.4)."""
+    return replace(cadence, did_not_fit=None)
+
+
+def answered(
+    cadence: Cadence,
+    prepared: Prepared,
+    usage: Usage | None,
+    *,
+    revisions_only_appends: bool,
+    estimate: int,
+    media_tokens: int = 0,
+    aggregated: bool = False,
+    model: ModelRef | None = None,
+) -> tuple[Cadence, UsageVerdict]:
+    """Takes an answer and its usage, which may also come later, in a second call for the same request (L1, 4.3, 4.4).
+
+    Args:
+        prepared: the request that was answered; ``request_bytes`` is of its whole body.
+        usage: normalised; None where the answer carries none (yet).
+        revisions_only_appends: every revision since the request was an append that superseded no system row.
+        estimate: tokens the request was estimated at, tools included, after the factor.
+        media_tokens: part of ``estimate`` that stands for media, which are counted high.
+        aggregated: the usage sums several calls and is no reading.
+        model: who answered, where the host says another than it asked for.
+    """
+    newest = prepared.boundary >= cadence.boundaries - 1
+    if newest:
+        cadence = replace(
+            cadence, fit_attempts=0, did_not_fit=cadence.did_not_fit if prepared.bounded else None
+        )
+    count = None if usage is None else usage.input_tokens
+    if not count:
+        return cadence, UsageVerdict(warning=None if usage is None else WarningCode.USAGE_MISSING)
+    if aggregated:
+        return cadence, UsageVerdict(count, warning=WarningCode.USAGE_AGGREGATED)
+    if is_outlier(count, prepared, estimate, media_tokens):
+        return cadence, UsageVerdict(count, warning=WarningCode.USAGE_OUTLIER)
+    # Media are counted high on purpose: a request that is mostly media says little about text.
+    learn = not prepared.bounded and media_tokens * 10 <= estimate
+    if not revisions_only_appends or not newest and _has_newer_anchor(cadence, prepared):
+        return cadence, UsageVerdict(count, learn=learn)
+    by = prepared.model if model is None else model
+    cadence = replace(cadence, count=Reading(count, by))
+    if prepared.bounded:
+        return cadence, UsageVerdict(count, counted=True)
+    anchor = Anchor(count, prepared.revision, prepared.covered_tokens, by)
+    return replace(cadence, anchor=anchor), UsageVerdict(count, counted=True, anchored=True, learn=learn)
+
+
+def is_outlier(count: int, prepared: Prepared, estimate: int, media_tokens: int) -> bool:
+    """Whether a count cannot be that of this request (4.3).
+
+    Above the window of a call that succeeded; above one token a byte plus the media allowance; under a quarter of the
+    estimate, of which media are no part, since theirs is an upper bound.
+    """
+    if count > prepared.window or count > prepared.request_bytes + media_tokens:
+        return True
+    return count * 4 < estimate - media_tokens
+
+
+def refused(cadence: Cadence, kind: RefusalKind, named_tokens: int | None = None) -> Cadence:
+    """Sets the did-not-fit fact where a provider refused a request for its size (4.4); other refusals change nothing."""
+    if kind not in (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE):
+        return cadence
+    return replace(cadence, did_not_fit=DidNotFit("refused", named_tokens))
+
+
+def did_not_fit(cadence: Cadence, cause: str) -> Cadence:
+    """Sets the fact for a ``bounded`` (B4) or ``too_large`` (L3) request."""
+    return replace(cadence, did_not_fit=DidNotFit(cause))
+
+
+def system_changed(cadence: Cadence) -> Cadence:
+    """A system row was superseded: what a provider counted no longer describes the request (4.3)."""
+    return replace(cadence, count=None, anchor=None)
+
+
+def edited(cadence: Cadence) -> Cadence:
+    """A host edit drops count, anchor and the did-not-fit fact (4.3, 4.4)."""
+    return replace(cadence, count=None, anchor=None, did_not_fit=None)
+
+
+def restored(cadence: Cadence, *, boundary: int, tokens: int) -> Cadence:
+    """A restore must not be undone by the next boundary (X2).
+
+    Args:
+        boundary: the last one counted.
+        tokens: raw tokens of the restored transcript, as later given to ``transcript_grew``.
+    """
+    return replace(
+        edited(cadence),
+        left_tokens=None,
+        left_threshold=None,
+        last_attempt=boundary,
+        restored_tokens=tokens,
+        last_skip=None,
+    )
+
+
+def forked(cadence: Cadence) -> Cadence:
+    """The record of a fork: boundaries and cadence go on, no count, anchor or fact (X3)."""
+    return edited(cadence)
+
+
+def transcript_grew(cadence: Cadence, tokens: int, policy: Policy) -> Cadence:
+    """Ends a restore's guard once the transcript grew by ``min_progress`` (X2); ``tokens`` raw, as in ``restored``."""
+    guarded = cadence.restored_tokens
+    if guarded is None or tokens < guarded * (1 + policy.min_progress):
+        return cadence
+    return replace(cadence, restored_tokens=None)
+
+
+def warn_once(cadence: Cadence, code: WarningCode) -> tuple[Cadence, bool]:
+    """Marks a warning that a session gives once; the second value says whether to give it now."""
+    if code in cadence.warned:
+        return cadence, False
+    return replace(cadence, warned=(*cadence.warned, code)), True
+
+
+def _suppression(
+    signal: Signal, cadence: Cadence, policy: Policy, boundary: int, over: bool
+) -> Suppression | None:
+    if not signal.tripped or signal.suppressed_by is not None or signal.trigger_class == TriggerClass.MANUAL:
+        return signal.suppressed_by
+    if not policy.auto_compact:
+        return Suppression.AUTO_COMPACT_OFF
+    if signal.trigger_class == TriggerClass.CAPACITY:
+        return Suppression.AFTER_RESTORE if cadence.restored_tokens is not None and not over else None
+    if signal.trigger_class == TriggerClass.DID_NOT_FIT:
+        return None
+    if boundary == 0:
+        return Suppression.FIRST_BOUNDARY
+    last = max((b for b in (cadence.last_fold, cadence.last_attempt) if b is not None), default=None)
+    if last is not None and boundary - last < policy.min_boundaries_between:
+        return Suppression.CADENCE
+    return None
+
+
+def _nothing_live(report: PressureReport) -> Decision:
+    """A check that folds nothing; suppressed signals still name why (C8)."""
+    kept = [s for s in report.signals if s.tripped and s.suppressed_by in _SUPPRESSION_SKIPS]
+    skip = next((skip for by, skip in _SUPPRESSION_SKIPS.items() if any(s.suppressed_by == by for s in kept)), None)
+    return Decision(
+        fold=False,
+        trigger=Trigger.AUTOMATIC if kept else None,
+        signals=tuple(s.kind for s in kept),
+        skip=skip,
+        forced=False,
+        report=report,
+    )
+
+
+def _trigger(live: list[Signal], manual_trigger: Trigger) -> Trigger:
+    kinds = {s.kind for s in live}
+    if SignalKind.MANUAL in kinds:
+        return manual_trigger
+    return Trigger.DID_NOT_FIT if SignalKind.DID_NOT_FIT in kinds else Trigger.AUTOMATIC
+
+
+def _gate(trigger: Trigger, cadence: Cadence, policy: Policy, now: float, paid: bool) -> Suppression | None:
+    """C5, which a manual fold ignores, then C6, which the first two P6 attempts pass."""
+    cooling = cadence.cooldown_until is not None and now < cadence.cooldown_until
+    if cooling and trigger not in _MANUAL_TRIGGERS:
+        return Suppression.COOLDOWN
+    if paid and not _fit_exempt(trigger, cadence) and budget_spent(cadence, policy, now=now):
+        return Suppression.BUDGET
+    return None
+
+
+def budget_spent(cadence: Cadence, policy: Policy, *, now: float) -> bool:
+    """Whether no further paid source may be called (C6). An hour's attempts, and a day's tokens and cost by clock hours."""
+    if sum(now - t < HOUR for t in cadence.paid_attempts) >= policy.max_paid_folds_per_hour:
+        return True
+    today = [s for s in cadence.spending if int(now // HOUR) - s.hour < HOURS_A_DAY]
+    if policy.max_tokens_per_day is not None and sum(s.tokens for s in today) >= policy.max_tokens_per_day:
+        return True
+    return policy.max_cost_per_day is not None and sum(s.cost for s in today) >= policy.max_cost_per_day
+
+
+def _fit_exempt(trigger: Trigger, cadence: Cadence) -> bool:
+    return trigger == Trigger.DID_NOT_FIT and cadence.fit_attempts < FORCED_ATTEMPTS
+
+
+def _successor_may_write(policy: Policy, over: bool) -> bool:
+    """S2: NEXT always, RESCUE only for a request that would go out over W or the byte limit, never for a curator."""
+    summary = policy.summary
+    if summary.source in (SummarySourcePolicy.CURATOR, SummarySourcePolicy.EXTRACTIVE):
+        return False
+    return summary.on_failure == OnFailure.NEXT or (summary.on_failure == OnFailure.RESCUE and over)
+
+
+def _brings_under_hard_limits(plan: FoldPlan, report: PressureReport, limits: Limits, tools_tokens: int) -> bool:
+    """C7: the request is over W or the byte limit now, and under both after the fold."""
+    # A second fold of F3 is planned on what the first left, which the report does not describe.
+    measured = plan.transcript_tokens == report.transcript_tokens
+    before = report.forecast_tokens if measured else plan.transcript_tokens + tools_tokens
+    after = before - plan.predicted_saving
+    summary_tokens = max(0, plan.discarded_tokens - plan.predicted_saving)
+    bytes_after = report.body_bytes - plan.discarded_bytes + summary_tokens * SUMMARY_BYTES_A_TOKEN
+    over_bytes = limits.byte_limit is not None and report.body_bytes >= limits.byte_limit
+    under_bytes = limits.byte_limit is None or bytes_after < limits.byte_limit
+    over = before + limits.reserve >= limits.ceiling or over_bytes
+    return over and after + limits.reserve < limits.ceiling and under_bytes
+
+
+def _has_newer_anchor(cadence: Cadence, prepared: Prepared) -> bool:
+    return cadence.anchor is not None and cadence.anchor.revision > prepared.revision
