@@ -1,0 +1,1 @@
+"""Sources of summaries (§8): one file per source, and what they share. Imports only ``domain``."""

@@ -1,0 +1,76 @@
+"""Constraints a user states: what later folds must carry on verbatim (F8, XG12, XG16)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from foldline.summarize.reading import Request
+from foldline.summarize.text import one_line, sentences
+
+MEMORY_LINE = "Older user constraints are not listed here; memory_search finds them."
+
+_ENGLISH = (
+    r"must(?:n[’']?t)?|never|always|only|do not|don[’']?t|shall not|should(?:n[’']?t| not| only| never| always)|make sure|ensure|"
+    r"avoid|at (?:most|least)|no (?:more|less|fewer|later|earlier) than|under no circumstances|not allowed|forbidden|prohibited|"
+    r"(?:is|are) required|has to|have to|needs? to (?:be|stay|keep|remain)|keep in mind|remember that|from now on|no matter what|"
+    r"off[- ]limits|hands off|without (?:asking|touching|changing|breaking)|i (?:would )?(?:only )?want|prefer(?:ably)?|stick to|"
+    r"(?:the )?(?:budget|deadline|limit) is|can[’']?t (?:change|touch|use|exceed|be)|cannot|may not|leave .{1,40} (?:alone|as (?:it )?is)"
+)
+_OTHERS = (
+    r"muss|müssen|darf|dürfen|niemals|immer nur|auf keinen Fall|unbedingt|mindestens|höchstens|keinesfalls|"
+    r"jamais|toujours|doit|doivent|il faut|uniquement|interdit|au moins|au plus|surtout pas|"
+    r"nunca|siempre|debe(?:n|s)?|prohibido|únicamente|al menos|como máximo|hay que|"
+    r"sempre|deve(?:m|s)?|proibido|somente|vietato|almeno|soltanto|"
+    r"должен|должны|никогда|всегда|нельзя|обязательно|только|запрещено"
+)
+_CJK = (
+    r"必须|必須|不要|不能|不得|不可|禁止|务必|只能|始终|永远|请勿|一定要|至少|最多|必ず|しないで|ないでください|常に|絶対に|のみ|"
+    r"반드시|절대|항상|하지 ?마"
+)
+_CUE = re.compile(rf"\b(?:{_ENGLISH}|{_OTHERS})\b|{_CJK}", re.IGNORECASE)
+_QUESTION = re.compile(r"[?？]\W*$")
+_SHORTEST, _LONGEST, _PER_ROW = 8, 500, 12
+_LOG_LINE = re.compile(r"^(?:\s*at |\[?\d{4}-\d\d-\d\d|Traceback|\w+(?:Error|Exception):|[{<|$>])")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A constraint in the user's words; ``offset`` 0 says that an earlier summary carried it."""
+
+    offset: int
+    text: str
+
+
+def is_constraint(sentence: str) -> bool:
+    return (
+        _SHORTEST <= len(sentence) <= _LONGEST
+        and bool(_CUE.search(sentence))
+        and not _QUESTION.search(sentence)
+        and not _LOG_LINE.match(sentence)
+    )
+
+
+def constraints_of(requests: Iterable[Request]) -> list[Constraint]:
+    """Constraint sentences of user rows, oldest first, each once."""
+    found: dict[str, Constraint] = {}
+    for request in requests:
+        if request.speaker != "user" or not request.text:
+            continue
+        stated = [s for s in sentences(request.text) if is_constraint(s)]
+        for sentence in stated[:_PER_ROW]:
+            found[sentence] = Constraint(request.offset, sentence)
+    return list(found.values())
+
+
+def durable_part(earlier: Sequence[tuple[str, ...]], new: Sequence[Constraint]) -> list[Constraint]:
+    """Carried and new constraints, oldest first; one that was stated again counts as new (F8)."""
+    merged: dict[str, Constraint] = {}
+    for carried in earlier:
+        for text in carried:
+            merged.setdefault(one_line(text), Constraint(0, one_line(text)))
+    for constraint in new:
+        merged.pop(constraint.text, None)
+        merged[constraint.text] = constraint
+    return list(merged.values())

@@ -1,0 +1,86 @@
+"""Lines of earlier summaries, so that a next fold carries their facts on with less room (F8, XG1, XG18)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from foldline.domain.rows import CompactionSummaryRow
+from foldline.summarize.constraints import MEMORY_LINE
+from foldline.summarize.coverage import APPENDIX_TITLE
+from foldline.summarize.packing import ACTIONS, DECISIONS, DETAILS, ERRORS, GOALS, HEADINGS, NOTHING, OPEN
+from foldline.summarize.text import one_line, sentences
+
+CARRIED = "(earlier) "
+LAST_REQUEST = "Last request"
+_HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\*\*)(.+?)(?:\*\*)?:?\s*$")
+_BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
+_WORDS = (
+    (ERRORS, re.compile(r"error|problem|fix|issue|bug|failure", re.IGNORECASE)),
+    (OPEN, re.compile(r"open|next|pending|remaining|todo|question|current", re.IGNORECASE)),
+    (DECISIONS, re.compile(r"decision|rationale|decided|choice|agreed", re.IGNORECASE)),
+    (GOALS, re.compile(r"goal|constraint|request|objective|intent|instruction", re.IGNORECASE)),
+    (DETAILS, re.compile(r"technical|detail|file|path|identifier|reference|context|environment", re.IGNORECASE)),
+    (ACTIONS, re.compile(r"action|result|done|completed|progress|work|history", re.IGNORECASE)),
+)
+_QUOTE = re.compile(r'"""\n(.*?)\n"""', re.DOTALL)
+_LONGEST = 600
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedLine:
+    """A line of an earlier summary: where it stood, and whether it had been carried before."""
+
+    section: int
+    text: str
+    age: int
+    order: int
+
+
+def section_of(heading: str) -> int | None:
+    """The section a heading of any source stands for; None for headings that name none."""
+    wanted = heading.strip().lower()
+    for index, title in enumerate(HEADINGS):
+        if wanted == title.lower():
+            return index
+    return next((index for index, words in _WORDS if words.search(wanted)), None)
+
+
+def carried_lines(
+    earlier: Sequence[CompactionSummaryRow], durable: Sequence[str], clean: Callable[[str], str]
+) -> list[CarriedLine]:
+    """Lines of earlier summaries in order, without those that hold a durable constraint, which travel by themselves."""
+    found: dict[str, CarriedLine] = {}
+    for row in earlier:
+        section = ACTIONS
+        text = clean(row.text.replace(row.ledger, "") if row.ledger else row.text)
+        preface = True
+        for raw in _lines_of(text):
+            heading = _HEADING.match(raw.replace("\\#", "#", 1))
+            if heading and len(raw) < 80:
+                named = section_of(heading.group(1))
+                section = section if named is None else named
+                preface = False
+                continue
+            line = one_line(_BULLET.sub("", raw))
+            if not line or line.lower() == NOTHING or MEMORY_LINE in line or line.startswith(APPENDIX_TITLE):
+                continue
+            if preface and row.source.value == "EXTRACTIVE":
+                continue
+            if any(d in line for d in durable):
+                continue
+            age = 2 if line.startswith(CARRIED) else 1
+            line = line.removeprefix(CARRIED).replace(LAST_REQUEST, "Asked", 1)
+            found.setdefault(line, CarriedLine(section, line, age, len(found)))
+    return list(found.values())
+
+
+def _lines_of(text: str) -> list[str]:
+    lines: list[str] = []
+    for raw in _QUOTE.sub(lambda m: f'"{one_line(m.group(1))}"', text).splitlines():
+        if len(raw) <= _LONGEST:
+            lines.append(raw)
+        else:
+            lines += sentences(raw)
+    return lines

@@ -1,0 +1,157 @@
+"""Calls and results in one line each, for any tool: what was asked, and the line of the result that tells most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from foldline.summarize.text import clip, one_line
+
+_MAIN_KEYS = (
+    "command", "cmd", "script", "path", "file_path", "filepath", "filename", "file", "url", "uri", "query", "pattern",
+    "sql", "expression", "id", "name", "title", "text", "message",
+)  # fmt: skip
+_FAILED = re.compile(
+    r"\A\W*(?:error|exception|fatal|failed|traceback)\b|Traceback \(most recent call last\)|command not found"
+    r"|\b(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: code| status)?:? [1-9]\d{0,2}\b|\bpanicked at\b",
+    re.IGNORECASE,
+)
+_ERROR_LINE = re.compile(
+    r"\b\w*(?:Error|Exception|Panic)\b|\b(?:error|fatal|failed|failure|denied|refused|not found|cannot|unable|timed? ?out)\b"
+    r"|\b[45]\d\d [A-Z]",
+    re.IGNORECASE,
+)
+_TELLING = re.compile(
+    r"\b(?:passed|failed|success\w*|created|updated|deleted|written|replaced|applied|committed|total|done|ok|error\w*|"
+    r"warnings?|finished|completed|changed|insertions?)\b",
+    re.IGNORECASE,
+)
+_CHANGES = re.compile(
+    r"(?:^|[_\W])(?:write|edit|create|update|delete|remove|insert|append|apply|patch|replace|move|rename|book|cancel|send|"
+    r"modify|commit|push|deploy|submit|set|add|put|post|transfer|refund|restart|rollback|migrate|merge|install|run)(?:$|[_\W])",
+    re.IGNORECASE,
+)
+_READS = re.compile(
+    r"(?:^|[_\W])(?:read|get|list|search|find|grep|ls|cat|open|view|fetch|show|look\w*|scroll\w*|goto|describe|head|tail|"
+    r"wc|sed|status|log|diff|echo|think|calculate)(?:$|[_\W])",
+    re.IGNORECASE,
+)
+_CHANGING_COMMAND = re.compile(
+    r"\b(?:git (?:commit|push|checkout|merge|rebase|revert|mv|rm|reset|tag|branch)|rm|mv|cp|mkdir|touch|npm (?:i|install)|"
+    r"pip install|psql|alembic|kubectl (?:apply|delete|rollout|scale|set)|helm|terraform|docker|curl -X|chmod|tee)\b|(?<![-0-9&=])>{1,2}\s?(?!&|/dev/null)"
+)
+_LINE_NUMBER = re.compile(r"^\s*\d+[:|\t ]\s?")
+
+
+def camel_apart(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+
+
+def changes_something(name: str, brief: str) -> bool:
+    """Whether a call most likely changed the world: by the verb in its name, else by the command it ran."""
+    words = camel_apart(name)
+    if _READS.search(words):
+        return False
+    if _runs_commands(words):
+        return bool(_CHANGING_COMMAND.search(brief))
+    return bool(_CHANGES.search(words))
+
+
+def only_reads(name: str, brief: str) -> bool:
+    words = camel_apart(name)
+    if _runs_commands(words):
+        first = re.sub(r"^\S+ (?:cd \S+ (?:&&|;) )?", "", brief).split(" ", 1)[0]
+        return bool(_READS.fullmatch(first)) and not _CHANGING_COMMAND.search(brief)
+    return bool(_READS.search(words))
+
+
+def _runs_commands(words: str) -> bool:
+    return bool(re.search(r"(?:^|_)(?:bash|shell|sh|exec\w*|terminal|command|run)(?:$|_)", words, re.IGNORECASE))
+
+
+def main_argument(arguments: Mapping[str, object] | str) -> str:
+    """The argument that says what a call was about, in one line; empty when there is none."""
+    if isinstance(arguments, str):
+        return clip(one_line(arguments), 160)
+    for key in _MAIN_KEYS:
+        value = arguments.get(key)
+        if isinstance(value, str) and value.strip():
+            return clip(one_line(value), 200)
+    for key, value in arguments.items():
+        if key.endswith("id") and isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+    for value in arguments.values():
+        if isinstance(value, str) and 0 < len(value) <= 120:
+            return one_line(value)
+    return ""
+
+
+def brief_call(name: str, arguments: Mapping[str, object] | str) -> str:
+    """``name target key=value …`` as words, not as a call an endpoint would parse; long values are left out."""
+    target = main_argument(arguments)
+    words = [name, target] if target else [name]
+    if isinstance(arguments, Mapping):
+        room = 3
+        for key, value in arguments.items():
+            if isinstance(value, dict | list) or value is None:
+                continue
+            text = one_line(str(value).lower() if isinstance(value, bool) else str(value))
+            if text and len(text) <= 40 and text != target and room and "\n" not in str(value):
+                words.append(f"{key}={text}")
+                room -= 1
+    return " ".join(words)
+
+
+def looks_failed(text: str) -> bool:
+    """Whether a result that no flag marks reads like a failure."""
+    return bool(_FAILED.search(text[:400]) or _FAILED.search(text[-400:]))
+
+
+def gist(text: str, failed: bool, limit: int = 140) -> str:
+    """The part of a result that tells most, in one line: error line, scalars of JSON, totals, else the first line."""
+    stripped = text.strip()
+    if stripped[:1] in "{[":
+        brief = _json_gist(stripped, limit)
+        if brief:
+            return brief
+    lines = [one_line(_LINE_NUMBER.sub("", line)) for line in stripped.splitlines()]
+    lines = [line for line in lines if len(line) > 1]
+    if not lines:
+        return ""
+    if failed:
+        telling = [line for line in lines if _ERROR_LINE.search(line)]
+        return clip((telling or lines)[-1], limit)
+    if len(lines) == 1:
+        return clip(lines[0], limit)
+    telling = [line for line in lines[-12:] if _TELLING.search(line) and len(line) < 200]
+    return clip(telling[-1] if telling else lines[0], limit)
+
+
+def _json_gist(text: str, limit: int) -> str:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    if isinstance(value, list):
+        heads = [_one_json(item, 60) for item in value[:3]]
+        return clip(f"{len(value)} items: " + "; ".join(h for h in heads if h), limit)
+    return clip(_one_json(value, limit), limit)
+
+
+def _one_json(value: object, limit: int) -> str:
+    if not isinstance(value, dict):
+        return clip(one_line(str(value)), limit)
+    words: list[str] = []
+    for key, item in value.items():
+        if isinstance(item, dict):
+            inner = ", ".join(f"{k} {v}" for k, v in item.items() if isinstance(v, str | int | float))
+            if inner:
+                words.append(f"{key}: {clip(one_line(inner), 60)}")
+        elif isinstance(item, list):
+            flat = ", ".join(str(v) for v in item if isinstance(v, str | int | float))
+            words.append(f"{key}: {clip(one_line(flat), 60) or f'{len(item)} items'}")
+        elif item is not None:
+            words.append(f"{key}: {clip(one_line(str(item)), 80)}")
+    return "; ".join(words)[: limit * 2]

@@ -1,0 +1,185 @@
+"""What a summary is built from: rows read once into requests, statements, calls with outcomes, and speech (S8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from foldline.domain.enums import StopReason, TranscriptSource
+from foldline.domain.folding import has_unmeasured_speech
+from foldline.domain.rows import (
+    AssistantRow,
+    CompactionSummaryRow,
+    InjectedContextRow,
+    NoticeRow,
+    Row,
+    ToolCallBlock,
+    ToolResultRow,
+    TranscriptBlock,
+    UserRow,
+    calls_of,
+)
+from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
+from foldline.summarize.outcomes import brief_call, looks_failed, main_argument
+from foldline.summarize.text import defuse, plain, without_reasoning
+
+
+@dataclass(slots=True)
+class Request:
+    """A user row, or a notice where ``speaker`` says so. ``answered`` by the offset of the turn's last words, if it ended."""
+
+    offset: int
+    text: str
+    speaker: str = "user"
+    answered: int | None = None
+    reply: str = ""
+
+
+@dataclass(slots=True)
+class Call:
+    """A call with what came of it; ``outcome`` is one of the words of the call ledger (F3); ``arguments`` its short scalars."""
+
+    offset: int
+    name: str
+    target: str
+    brief: str
+    arguments: str = ""
+    outcome: str = CALL_UNANSWERED
+    result_offset: int = 0
+    result: str = ""
+    before: str = ""
+    order: int = 0
+
+
+@dataclass(slots=True)
+class Statement:
+    """Text of an assistant row. ``final`` closes its turn: nothing was called after it."""
+
+    offset: int
+    text: str
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Reading:
+    """The rows of one fold, in list order; every text is masked and defused."""
+
+    first: int = 0
+    last: int = 0
+    rows: int = 0
+    requests: list[Request] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    context: list[Statement] = field(default_factory=list)
+    speech: list[Statement] = field(default_factory=list)
+    
+
+
+_RESULT_HEAD, _RESULT_TAIL = 1500, 500
+_ARGUMENT_CHARS = 400
+
+
+def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
+    """Reads rows; ``mask`` hides secrets and is applied before anything is cut."""
+    reading = Reading(rows=len(rows))
+    if rows:
+        reading.first, reading.last = min(r.offset for r in rows), max(r.offset for r in rows)
+    open_calls: dict[tuple[int | None, str], Call] = {}
+    newest: dict[str, Call] = {}
+
+    def clean(text: str) -> str:
+        return defuse(mask(text)).strip()
+
+    for row in rows:
+        body = row.body
+        if isinstance(body, UserRow):
+            reading.requests.append(Request(row.offset, clean(plain(body.content))))
+        elif isinstance(body, NoticeRow):
+            reading.requests.append(Request(row.offset, clean(plain(body.content)), speaker=body.kind or "notice"))
+        elif isinstance(body, InjectedContextRow):
+            reading.context.append(Statement(row.offset, clean(plain(body.content))))
+        elif isinstance(body, AssistantRow):
+            said = _read_assistant(row, body, reading, clean)
+            for block in calls_of(body):
+                call = _read_call(row.offset, block, clean, said, len(reading.calls))
+                reading.calls.append(call)
+                open_calls[(row.offset, block.call_id)] = newest[block.call_id] = call
+        elif isinstance(body, ToolResultRow):
+            call = open_calls.get((body.call_offset, body.call_id)) or newest.get(body.call_id)
+            if call is None:
+                call = Call(row.offset, "result", "", f"late result of call {clean(body.call_id)}", order=len(reading.calls))
+                reading.calls.append(call)
+            _read_result(row.offset, body, call, mask)
+        elif isinstance(body, CompactionSummaryRow):
+            reading.context.append(Statement(row.offset, clean(body.text)))
+    _close_turns(reading)
+    return reading
+
+
+def _read_assistant(row: Row, body: AssistantRow, reading: Reading, clean: Callable[[str], str]) -> str:
+    if has_unmeasured_speech(row):
+        for block in body.content:
+            if isinstance(block, TranscriptBlock) and block.source == TranscriptSource.SPOKEN_UNMEASURED:
+                reading.speech.append(Statement(row.offset, block.text))
+    said = clean(without_reasoning(plain(body.content)))
+    if said:
+        ended = not calls_of(body) and body.stop_reason not in (StopReason.PAUSED, StopReason.MAX_TOKENS)
+        reading.statements.append(Statement(row.offset, said, final=ended))
+    return said
+
+
+def _read_call(offset: int, block: ToolCallBlock, clean: Callable[[str], str], said: str, order: int) -> Call:
+    arguments = _read_arguments(block.arguments_json, clean)
+    name = clean(block.name)
+    scalars = "\n".join(_scalars(arguments))
+    return Call(offset, name, main_argument(arguments), brief_call(name, arguments), scalars, before=said, order=order)
+
+
+def _read_arguments(arguments_json: str, clean: Callable[[str], str]) -> dict[str, object] | str:
+    """Arguments as a mapping with cleaned texts, or as cleaned text where they are no JSON object."""
+    try:
+        value = msgspec.json.decode(arguments_json)
+    except (msgspec.DecodeError, RecursionError):
+        return clean(arguments_json)
+    if not isinstance(value, dict):
+        return clean(arguments_json)
+    return {clean(str(k)): clean(v) if isinstance(v, str) else v for k, v in value.items()}
+
+
+def _scalars(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [s for v in value.values() for s in _scalars(v)]
+    if isinstance(value, list):
+        return [s for v in value[:50] for s in _scalars(v)]
+    if value is None or isinstance(value, bool):
+        return []
+    text = str(value)
+    return [text] if len(text) <= _ARGUMENT_CHARS else [text[:_ARGUMENT_CHARS]]
+
+
+def _read_result(offset: int, body: ToolResultRow, call: Call, mask: Callable[[str], str]) -> None:
+    text = mask(plain(body.content))
+    if len(text) > _RESULT_HEAD + _RESULT_TAIL:
+        text = text[:_RESULT_HEAD] + "\n" + text[-_RESULT_TAIL:]
+    text = defuse(text).strip()
+    call.result, call.result_offset = text, offset
+    if not body.interim:
+        call.outcome = CALL_FAILED if body.is_error or looks_failed(text) else CALL_RAN
+
+
+def _close_turns(reading: Reading) -> None:
+    """Finds for each request the words that closed it: the last statement before the next request, if it ended."""
+    position = 0
+    for index, request in enumerate(reading.requests):
+        until = reading.requests[index + 1].offset if index + 1 < len(reading.requests) else None
+        while position < len(reading.statements):
+            statement = reading.statements[position]
+            if until is not None and statement.offset > until > request.offset:
+                break
+            if statement.offset > request.offset:
+                request.answered = statement.offset if statement.final else None
+                request.reply = statement.text
+            position += 1
+
