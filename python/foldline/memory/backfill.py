@@ -1,0 +1,151 @@
+"""Embeds pending entries in the background (M8), a few at a time, so that neither appends nor answers wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import structlog
+
+from foldline.domain.errors import FoldlineError
+from foldline.domain.ports import Embedder, Store
+
+BATCH = 16
+"""Entries a write: a restart repeats at most these, and the write lock is held for less than a millisecond."""
+RETRY_SECONDS = 30.0
+"""Wait after the embedder or the store failed as a whole."""
+PROBE = "probe"
+"""Embedded after a failure, to tell a bad entry from a bad embedder."""
+QUARANTINED = "memory entry quarantined, it is found by words alone"
+
+log = structlog.get_logger(__name__)
+
+
+class EmbedderHolder:
+    """The embedder, made once, on the thread that asks first; a failure is remembered and said (M8).
+
+    Args:
+        factory: makes the embedder; None means that there is none by configuration.
+    """
+
+    def __init__(self, factory: Callable[[], Embedder] | None) -> None:
+        self._factory = factory
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._embedder: Embedder | None = None
+        self.problem = "" if factory else "no embedder is configured"
+        if factory is None:
+            self._done.set()
+
+    def load(self) -> Embedder | None:
+        """Makes the embedder if nobody has; None when it is unavailable."""
+        with self._lock:
+            if not self._done.is_set() and self._factory is not None:
+                started = time.monotonic()
+                try:
+                    self._embedder = self._factory()
+                    log.info(
+                        "embedder ready", identity=self._embedder.identity, seconds=time.monotonic() - started
+                    )
+                except FoldlineError as error:
+                    self.problem = error.message
+                    log.error("embedder unavailable, memory is searched by words alone", reason=error.message)
+                except Exception as error:
+                    self.problem = "the embedder failed to start"
+                    log.error("embedder unavailable, memory is searched by words alone", exc_info=error)
+                self._done.set()
+        return self._embedder
+
+    def wait(self, seconds: float) -> Embedder | None:
+        """The embedder if it is, or gets, ready within ``seconds``."""
+        self._done.wait(seconds)
+        return self._embedder
+
+
+class Backfill:
+    """One thread that loads the embedder when first woken and embeds what is pending, also after a restart."""
+
+    def __init__(self, store: Store, holder: EmbedderHolder) -> None:
+        self._store = store
+        self._holder = holder
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="memory-backfill", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Ends the thread after the text it is at; what is not stored yet stays pending."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            self._woken.wait()
+            self._woken.clear()
+            if self._stopping:
+                return
+            embedder = self._holder.load()
+            if embedder is None:
+                continue
+            try:
+                while not self._stopping and self._step(embedder):
+                    pass
+            except Exception as error:
+                log.warning("memory backfill paused", retry_seconds=RETRY_SECONDS, exc_info=error)
+                self._woken.wait(RETRY_SECONDS)
+                self._woken.set()
+
+    def _step(self, embedder: Embedder) -> bool:
+        """Embeds one batch; False when nothing is pending.
+
+        Raises:
+            FoldlineError: EMBEDDER_UNAVAILABLE, when not the entry but the embedder is at fault.
+        """
+        pending = self._store.pending_vectors(embedder.identity, BATCH)
+        vectors: list[tuple[int, bytes]] = []
+        for key, stored in pending:
+            if self._stopping:
+                break
+            vectors.append((stored.id, self._vector(embedder, key, stored.id, stored.entry.text)))
+        if vectors:
+            self._store.put_vectors(embedder.identity, vectors)
+        return bool(pending)
+
+    def _vector(self, embedder: Embedder, key: int, entry_id: int, text: str) -> bytes:
+        """The vector of a text; empty, which quarantines the entry (M9), when only this text cannot be embedded."""
+        try:
+            vector = embedder.embed([text])[0]
+            if usable(vector, embedder.width):
+                return vector
+            log.warning(
+                QUARANTINED, session=key, entry=entry_id, vector_bytes=len(vector), width=embedder.width
+            )
+        except Exception as error:
+            embedder.embed([PROBE])
+            log.warning(QUARANTINED, session=key, entry=entry_id, exc_info=error)
+        return b""
+
+
+def usable(vector: bytes, width: int) -> bool:
+    """Whether bytes are a unit vector of ``width`` float32."""
+    if len(vector) != width * 4:
+        return False
+    with np.errstate(all="ignore"):
+        numbers = np.frombuffer(vector, "<f4")
+        return bool(abs(float(numbers @ numbers) - 1) < 0.01)

@@ -1,0 +1,123 @@
+"""Vectors of a scope as one matrix (M3): a cache over the store, never the only copy.
+
+Exact search below the size where building a graph would pay; scores of every entry are what fusion wants anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from foldline.domain.memory import MemoryFilter
+from foldline.domain.ports import Store
+from foldline.domain.session import Session
+
+Floats = npt.NDArray[np.float32]
+Stamp = tuple[int, int, int]
+_UNIT_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Visible entries of a session in (offset, chunk) order.
+
+    Attributes:
+        stamp: rewrites of the session, visible and pending entries it was read at; another stamp is another scope.
+        positions: place of an entry id in the order.
+        matrix: (entries, width) unit vectors; all zero where ``embedded`` is False.
+    """
+
+    stamp: Stamp
+    ids: npt.NDArray[np.int64]
+    positions: dict[int, int]
+    matrix: Floats
+    embedded: npt.NDArray[np.bool_]
+
+    @property
+    def size(self) -> int:
+        """Bytes held, the dictionary counted at what CPython takes for one item."""
+        return self.matrix.nbytes + self.ids.nbytes + self.embedded.nbytes + 100 * len(self.positions)
+
+
+class ScopeCache:
+    """Scopes read from the store, least recently searched evicted over ``budget`` bytes. Thread-safe."""
+
+    def __init__(self, store: Store, budget: int) -> None:
+        self._store = store
+        self._budget = budget
+        self._lock = threading.Lock()
+        self._scopes: OrderedDict[tuple[int, str], Scope] = OrderedDict()
+        self._held = 0
+
+    def get(self, session: Session, identity: str, width: int) -> Scope:
+        """The scope as the store has it now; what is already here is not read again."""
+        stamp = (session.rewrites, *self._store.memory_count(session.key, identity))
+        name = (session.key, identity)
+        with self._lock:
+            known = self._scopes.get(name)
+            if known and known.stamp == stamp:
+                self._scopes.move_to_end(name)
+                return known
+        scope = self._read(session.key, identity, width, stamp, known)
+        with self._lock:
+            self._forget(name)
+            if scope.size <= self._budget:
+                self._scopes[name] = scope
+                self._held += scope.size
+            while self._held > self._budget:
+                self._forget(next(iter(self._scopes)))
+        return scope
+
+    @property
+    def held(self) -> int:
+        """Bytes of all cached scopes."""
+        return self._held
+
+    def _forget(self, name: tuple[int, str]) -> None:
+        scope = self._scopes.pop(name, None)
+        if scope:
+            self._held -= scope.size
+
+    def _read(self, key: int, identity: str, width: int, stamp: Stamp, known: Scope | None) -> Scope:
+        ids = np.array(self._store.memory_ids(key, MemoryFilter()), np.int64)
+        positions = {int(entry_id): i for i, entry_id in enumerate(ids)}
+        matrix = np.zeros((len(ids), width), np.float32)
+        embedded = np.zeros(len(ids), np.bool_)
+        missing: list[int] | None = None
+        if known:
+            kept = [
+                (positions[i], at)
+                for i, at in known.positions.items()
+                if known.embedded[at] and i in positions
+            ]
+            if kept:
+                new, old = (list(places) for places in zip(*kept, strict=True))
+                matrix[new], embedded[new] = known.matrix[old], True
+            missing = [int(i) for i in ids[~embedded]]
+        found = self._store.memory_vectors(key, identity, missing)
+        _place(found, positions, matrix, embedded)
+        return Scope(stamp, ids, positions, matrix, embedded)
+
+
+def _place(
+    found: Sequence[tuple[int, bytes]],
+    positions: dict[int, int],
+    matrix: Floats,
+    embedded: npt.NDArray[np.bool_],
+) -> None:
+    """Puts stored vectors in their rows; one of the wrong width or length stays out and fails nothing (M9)."""
+    size = matrix.shape[1] * 4
+    usable = [(positions[i], vector) for i, vector in found if len(vector) == size and i in positions]
+    if not usable:
+        return
+    rows = np.array([row for row, _ in usable])
+    vectors = np.frombuffer(b"".join(vector for _, vector in usable), "<f4").reshape(len(usable), -1)
+    with np.errstate(all="ignore"):
+        unit = np.abs(np.einsum("ij,ij->i", vectors, vectors) - 1) < _UNIT_TOLERANCE
+    matrix[rows[unit]] = vectors[unit]
+    embedded[rows[unit]] = True

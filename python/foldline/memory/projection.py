@@ -1,0 +1,89 @@
+"""Turns folded rows into memory entries (M2). Pure: the fold's transaction publishes what this returns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from foldline.domain.enums import EntryKind, EntryRole
+from foldline.domain.memory import MemoryEntry
+from foldline.domain.rows import AssistantRow, Row, ToolCallBlock, ToolResultRow, calls_of
+from foldline.memory.chunks import Count, chunk
+from foldline.memory.terms import terms
+from foldline.memory.text import SEPARATOR, indexable, segments
+from foldline.memory.times import normal_time, spoken_date
+
+NEIGHBORS = 2
+"""Entries before an entry whose terms are its context."""
+NEIGHBOR_TERMS = 64
+"""Of each, so that a long neighbour does not drown the entry; the end of a text stands nearest to what follows."""
+CALL_TERMS = 32
+
+_SEPARATOR_BYTES = len(SEPARATOR.encode())
+
+
+def project(
+    rows: Sequence[Row], context: Sequence[Row], chunk_tokens: int, index_tool_results: bool, count: Count
+) -> tuple[MemoryEntry, ...]:
+    """Entries of ``rows``, by (offset, chunk); a function of its arguments, so a second fold makes the same ones."""
+    calls = {
+        (row.offset, c.call_id): c for part in (context, rows) for row in part for c in calls_of(row.body)
+    }
+    before: deque[list[str]] = deque(maxlen=NEIGHBORS)
+    for row in context[-NEIGHBORS:]:
+        if indexable(row.body, index_tool_results):
+            for segment in segments(row.body):
+                before.append(terms(segment.text[-8 * NEIGHBOR_TERMS :])[-NEIGHBOR_TERMS:])
+    entries: list[MemoryEntry] = []
+    for row in rows:
+        if indexable(row.body, index_tool_results):
+            entries += _entries(row, calls, before, chunk_tokens, count)
+    return tuple(entries)
+
+
+def _entries(
+    row: Row,
+    calls: dict[tuple[int, str], ToolCallBlock],
+    before: deque[list[str]],
+    chunk_tokens: int,
+    count: Count,
+) -> list[MemoryEntry]:
+    body, create_time = row.body, row.body.create_time
+    about = terms(spoken_date(create_time))
+    role = EntryRole.USER
+    if isinstance(body, AssistantRow):
+        role = EntryRole.ASSISTANT
+    elif isinstance(body, ToolResultRow):
+        role = EntryRole.TOOL
+        call = calls.get((body.call_offset or 0, body.call_id))
+        if call:
+            about += islice(terms(f"{call.name} {call.arguments_json[: 8 * CALL_TERMS]}"), CALL_TERMS)
+    entries: list[MemoryEntry] = []
+    position = 0
+    for segment in segments(body):
+        start_char = 0
+        for start, end in chunk(segment.text, chunk_tokens, count):
+            position += len(segment.text[start_char:start].encode())
+            text = segment.text[start:end]
+            size = len(text.encode())
+            own = terms(text)
+            entries.append(
+                MemoryEntry(
+                    offset=row.offset,
+                    chunk=len(entries),
+                    kind=segment.kind,
+                    role=EntryRole.TOOL if segment.kind == EntryKind.TOOL_RESULT else role,
+                    text=text,
+                    terms=" ".join(own),
+                    context=" ".join([*about, *(term for terms_ in before for term in terms_)]),
+                    byte_start=position,
+                    byte_end=position + size,
+                    call_id=segment.call_id,
+                    create_time=normal_time(create_time),
+                )
+            )
+            before.append(own[-NEIGHBOR_TERMS:])
+            position, start_char = position + size, end
+        position += len(segment.text[start_char:].encode()) + _SEPARATOR_BYTES
+    return entries

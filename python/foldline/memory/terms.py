@@ -1,0 +1,86 @@
+"""Search terms of a text, made here alone, for index and query alike (M4).
+
+A term is lower-case letters and digits, so that no tokenizer of any store cuts it differently. An identifier gives its
+whole (separators removed: ``get_user``, ``getUser`` and ``get-user`` meet), each segment of a path, and its words.
+Scripts without spaces give overlapping pairs of characters.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+MAX_TERM = 64
+MAX_QUERY_TERMS = 64
+_MAX_SPLIT_WORD = 40
+_MAX_PARTS = 6
+
+# Marks that are part of a word although they are no letters (Arabic, Indic and South-East Asian vowel signs).
+_MARKS = "\u0591-\u05c7\u064b-\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff\u0e31-\u0eff\u0f71-\u0fbc\u102b-\u109f\u17b4-\u17d3"
+_WORD = rf"(?:[^\W_]|[{_MARKS}])+"
+_RUN = re.compile(rf"{_WORD}(?:(?:[_.\-/\\:@'’]{{1,3}}|(?<=\d),(?=\d{{3}})){_WORD})*")
+_PATH = re.compile(r"[/\\:@]+")
+_JOIN = re.compile(r"[_.\-,]+")
+_POSSESSIVE = re.compile(r"['’][sS](?![^\W_])|['’]")
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+_ACCENTS = re.compile("[\u0300-\u036f]")
+
+_GRAMMAR = (
+    "a about all also am an and any are as at be been being but by can could did do does doing for from had has have "
+    "having he her hers him his how i if in into is it its me my of on or our ours she should so some than that the "
+    "their theirs them then there these they this those to us was we were what when where which while who whom whose "
+    "why will with would you your yours"
+)
+STOP_WORDS = frozenset(_GRAMMAR.split())
+"""Words of questions and grammar: left in the index, left out of queries unless nothing else remains."""
+
+
+def terms(text: str) -> list[str]:
+    """Terms of a text, in order, repeats included."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+    return [term for run in _RUN.findall(text) for term in _expand(run)]
+
+
+def query_terms(text: str) -> list[str]:
+    """Distinct terms to search for, at most ``MAX_QUERY_TERMS``, in order of appearance."""
+    found = list(dict.fromkeys(terms(text)))
+    return ([term for term in found if term not in STOP_WORDS] or found)[:MAX_QUERY_TERMS]
+
+
+@lru_cache(maxsize=1 << 14)
+def _expand(run: str) -> tuple[str, ...]:
+    run = _POSSESSIVE.sub("", run)
+    if _UNSPACED.search(run):
+        return tuple(_pairs(run))
+    found = [run]
+    segments = _PATH.split(run)
+    for segment in segments:
+        words = _JOIN.split(segment)
+        found += [segment, *words]
+        for word in words:
+            found += _parts(word)
+    wholes = (_JOIN.sub("", _PATH.sub("", item)).lower()[:MAX_TERM] for item in found)
+    unique = list(dict.fromkeys(wholes))
+    return tuple(term for term in unique if len(term) > 1) or tuple(unique[:1])
+
+
+def _parts(word: str) -> list[str]:
+    """Words inside a camelCase or letter-digit word; none of a hash or blob, whose parts would be noise."""
+    parts = _CAMEL.findall(word) if len(word) <= _MAX_SPLIT_WORD else []
+    return parts if 1 < len(parts) <= _MAX_PARTS else []
+
+
+def _pairs(run: str) -> list[str]:
+    found: list[str] = []
+    end = 0
+    for match in _UNSPACED.finditer(run):
+        found += [term for part in _RUN.findall(run[end : match.start()]) for term in _expand(part)]
+        end = match.end()
+        piece = match.group()
+        found += [piece[i : i + 2] for i in range(len(piece) - 1)] or [piece]
+    return found + [term for part in _RUN.findall(run[end:]) for term in _expand(part)]
