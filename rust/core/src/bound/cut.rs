@@ -99,6 +99,9 @@ fn head_end(text: &str, max: usize) -> usize {
 /// The smallest good place, not before `from`, to start a tail of at most `max` bytes.
 fn tail_start(text: &str, from: usize, max: usize) -> usize {
     let start = text.ceil_char_boundary(from.max(text.len() - max.min(text.len())));
+    if text[..start].ends_with('\n') {
+        return start;
+    }
     let near = text.ceil_char_boundary(start + (text.len() - start) / 10);
     text[start..near].find('\n').map_or(start, |line| start + line + 1)
 }

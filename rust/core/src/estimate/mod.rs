@@ -4,6 +4,7 @@ mod cache;
 mod classes;
 mod rows;
 mod split;
+mod trie;
 mod vocab;
 mod weighted;
 

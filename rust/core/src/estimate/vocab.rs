@@ -8,13 +8,12 @@
 use std::sync::OnceLock;
 
 use super::Encoding;
+use super::trie::{NONE, Trie};
 
-const NONE: u32 = u32::MAX;
 const EMPTY: u64 = u64::MAX;
+const MEMO_BITS: u32 = 14;
 /// Bits of a token rank.
 const RANK_BITS: u32 = 18;
-/// Bits of a trie node.
-const NODE_BITS: u32 = 20;
 
 static CL100K: OnceLock<Vocab> = OnceLock::new();
 static O200K: OnceLock<Vocab> = OnceLock::new();
@@ -105,11 +104,12 @@ impl<const BITS: u32> Table<BITS> {
 pub struct Scratch {
     tokens: Vec<u32>,
     given_up: Vec<u64>,
+    compatible: Vec<u64>,
 }
 
 impl Scratch {
     pub const fn new() -> Self {
-        Self { tokens: Vec::new(), given_up: Vec::new() }
+        Self { tokens: Vec::new(), given_up: Vec::new(), compatible: Vec::new() }
     }
 }
 
@@ -120,8 +120,7 @@ pub struct Vocab {
     /// The longest token that is a proper prefix of this one.
     shorter: Vec<u32>,
     pairs: Table<RANK_BITS>,
-    /// A trie of all tokens. A node that completes a token has the token's rank as its number.
-    trie: Table<NODE_BITS>,
+    trie: Trie,
     byte_token: [u32; 256],
 }
 
@@ -146,53 +145,21 @@ impl Vocab {
             starts.push(text.len());
         }
         let len: Vec<u8> = starts.windows(2).map(|ends| (ends[1] - ends[0]) as u8).collect();
-        let mut vocab =
-            Self { split, len, shorter: vec![NONE; count], pairs, trie: Table::with_room_for(1), byte_token };
-        vocab.build_trie(&text, &starts);
-        vocab
+        let (trie, shorter) = Trie::build(count, |rank| &text[starts[rank as usize]..starts[rank as usize + 1]]);
+        Self { split, len, shorter, pairs, trie, byte_token }
     }
 
-    /// Inserts the tokens from short to long, so that a token's node is new when the token comes.
-    fn build_trie(&mut self, text: &[u8], starts: &[usize]) {
-        let count = self.len.len();
-        let mut order: Vec<u32> = (0..count as u32).collect();
-        order.sort_by_key(|&rank| self.len[rank as usize]);
-        let mut inner = count as u32;
-        let mut trie = Table::with_room_for((1 << NODE_BITS) / 2);
-        for rank in order {
-            let token = &text[starts[rank as usize]..starts[rank as usize + 1]];
-            let mut node = self.byte_token[token[0] as usize];
-            for (at, &byte) in token.iter().enumerate().skip(1) {
-                if node < count as u32 {
-                    self.shorter[rank as usize] = node;
-                }
-                let key = trie_key(node, byte);
-                node = trie.get(key).unwrap_or_else(|| {
-                    let new = if at + 1 == token.len() { rank } else { inner };
-                    inner += u32::from(at + 1 < token.len());
-                    trie.insert(key, new);
-                    new
-                });
-            }
-        }
-        self.trie = trie;
-    }
-
-    /// The longest token that the bytes start with.
     #[inline]
-    fn longest(&self, bytes: &[u8]) -> u32 {
-        let mut node = self.byte_token[bytes[0] as usize];
-        let mut found = node;
-        for &byte in &bytes[1..] {
-            match self.trie.get(trie_key(node, byte)) {
-                None => break,
-                Some(next) => node = next,
-            }
-            if (node as usize) < self.len.len() {
-                found = node;
-            }
+    fn compatible_memo(&self, left: u32, right: u32, memo: &mut [u64]) -> bool {
+        let key = pair_key(left, right);
+        let slot = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - MEMO_BITS)) as usize & (memo.len() - 1);
+        let entry = memo[slot];
+        if entry >> 1 == key {
+            return entry & 1 == 1;
         }
-        found
+        let valid = self.compatible(left, right);
+        memo[slot] = key << 1 | u64::from(valid);
+        valid
     }
 
     /// Whether two tokens, each the encoding of its bytes, are together the encoding of theirs.
@@ -239,9 +206,12 @@ impl Vocab {
 
     /// The encoding of a non-empty piece.
     pub fn encode_piece<'a>(&self, piece: &[u8], scratch: &'a mut Scratch) -> &'a [u32] {
-        let Scratch { tokens, given_up } = scratch;
+        let Scratch { tokens, given_up, compatible } = scratch;
+        if compatible.is_empty() {
+            compatible.resize(1 << MEMO_BITS, u64::MAX);
+        }
         tokens.clear();
-        let mut next = self.longest(piece);
+        let mut next = self.trie.longest(piece);
         if self.len[next as usize] as usize == piece.len() {
             tokens.push(next);
             return tokens;
@@ -252,14 +222,14 @@ impl Vocab {
         loop {
             let end = at + self.len[next as usize] as usize;
             let fits = given_up[end / 64] >> (end % 64) & 1 == 0
-                && tokens.last().is_none_or(|&last| self.compatible(last, next));
+                && tokens.last().is_none_or(|&last| self.compatible_memo(last, next, compatible));
             if fits {
                 tokens.push(next);
                 if end == piece.len() {
                     return tokens;
                 }
                 at = end;
-                next = self.longest(&piece[at..]);
+                next = self.trie.longest(&piece[at..]);
                 continue;
             }
             let shorter = self.shorter[next as usize];
@@ -286,9 +256,4 @@ impl Vocab {
 #[inline]
 fn pair_key(left: u32, right: u32) -> u64 {
     u64::from(left) << RANK_BITS | u64::from(right)
-}
-
-#[inline]
-fn trie_key(node: u32, byte: u8) -> u64 {
-    u64::from(node) << 8 | u64::from(byte)
 }
