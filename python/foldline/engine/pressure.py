@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
 from foldline.domain.models import Factor
@@ -21,7 +21,7 @@ class Measurement:
         tools_tokens, tools_bytes: of the tool definitions in sight.
         parts: raw tokens by part.
         exact_tokens, exact_bytes: of the whole request, tools included, as the host counted or the renderer lowered it;
-            ``exact_source`` is ANCHORED once something was removed from or added to what they describe (4.1).
+            their sources are ANCHORED once something was removed from or added to what they describe (4.1).
         overhead_tokens, overhead_bytes: everything but the rows, for hosts that lower last; they replace the tools'.
         in_run: the run has an assistant row; ``first_check_of_continued_run`` as it says (P6).
         manual: a manual or checkpoint request (P7).
@@ -34,10 +34,11 @@ class Measurement:
     transcript_bytes: int
     tools_tokens: int = 0
     tools_bytes: int = 0
-    parts: Breakdown = Breakdown()
+    parts: Breakdown = field(default_factory=Breakdown)
     exact_tokens: int | None = None
     exact_bytes: int | None = None
     exact_source: ReadingSource = ReadingSource.EXACT
+    exact_bytes_source: ReadingSource = ReadingSource.EXACT
     overhead_tokens: int | None = None
     overhead_bytes: int | None = None
     in_run: bool = False
@@ -59,7 +60,7 @@ def measure(m: Measurement, cadence: Cadence, limits: Limits) -> PressureReport:
     size = m.transcript_bytes + (m.tools_bytes if m.overhead_bytes is None else m.overhead_bytes)
     size_source = ReadingSource.ESTIMATED
     if m.exact_bytes is not None:
-        size, size_source = m.exact_bytes, m.exact_source
+        size, size_source = m.exact_bytes, m.exact_bytes_source
     threshold = limits.threshold
     under = left_under_threshold(cadence)
     history_class = TriggerClass.CAPACITY if under else TriggerClass.ORDINARY
