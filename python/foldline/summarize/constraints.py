@@ -15,7 +15,7 @@ _ENGLISH = (
     r"must(?:n[’']?t)?|never|always|only|do not|don[’']?t|shall not|should(?:n[’']?t| not| only| never| always)|make sure|ensure|"
     r"avoid|at (?:most|least)|no (?:more|less|fewer|later|earlier) than|under no circumstances|not allowed|forbidden|prohibited|"
     r"(?:is|are) required|has to|have to|needs? to (?:be|stay|keep|remain)|keep in mind|remember that|from now on|no matter what|"
-    r"off[- ]limits|hands off|without (?:asking|touching|changing|breaking)|i (?:would )?(?:only )?want|prefer(?:ably)?|stick to|"
+    r"off[- ]limits|hands off|without (?:asking|touching|changing|breaking)|i (?:would )?only want|prefer(?:ably)?|stick to|"
     r"(?:the )?(?:budget|deadline|limit) is|can[’']?t (?:change|touch|use|exceed|be)|cannot|may not|leave .{1,40} (?:alone|as (?:it )?is)"
 )
 _OTHERS = (
@@ -32,6 +32,7 @@ _CJK = (
 _CUE = re.compile(rf"\b(?:{_ENGLISH}|{_OTHERS})\b|{_CJK}", re.IGNORECASE)
 _QUESTION = re.compile(r"[?？]\W*$")
 _SHORTEST, _LONGEST, _PER_ROW = 8, 500, 12
+_DATA = re.compile(r'[{}\[]"|":|"\}|=>|;\s*$|\w\(\w*\)\s*[{;]')
 _LOG_LINE = re.compile(r"^(?:\s*at |\[?\d{4}-\d\d-\d\d|Traceback|\w+(?:Error|Exception):|[{<|$>])")
 
 
@@ -49,6 +50,7 @@ def is_constraint(sentence: str) -> bool:
         and bool(_CUE.search(sentence))
         and not _QUESTION.search(sentence)
         and not _LOG_LINE.match(sentence)
+        and not _DATA.search(sentence)
     )
 
 

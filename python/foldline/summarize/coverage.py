@@ -13,7 +13,7 @@ _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 def mentions(text: str, identifier: Identifier) -> bool:
     """Whether the text holds the identifier exactly as written, not merely inside a longer word or number."""
-    return _stands_in(text, identifier.text, identifier.kind)
+    return _stands_in(text, identifier.probe, identifier.kind)
 
 
 def _stands_in(text: str, wanted: str, kind: IdentifierKind) -> bool:

@@ -16,12 +16,12 @@ from foldline.summarize.identifiers import Identifier, identifiers_of
 from foldline.summarize.packing import ACTIONS, GOALS, Line, Packer
 from foldline.summarize.reading import Reading, Request, read_rows
 from foldline.summarize.redact import Redactor
-from foldline.summarize.text import defuse, has_protocol, source_text
+from foldline.summarize.text import defuse, has_protocol, quote, source_text
 
 _SHARES = (0.22, 0.2, 0.24, 0.12, 0.08, 0.14)
 _AGED_SHARE = 0.4
-_DURABLE_SHARE = 0.35
-_LAST_REQUEST_SHARE = 0.3
+_DURABLE_SHARE = 0.25
+_LAST_REQUEST_SHARE = 0.25
 _CHARS_A_TOKEN = 3
 _MEDIA_TOKENS = 1600
 _ROW_TOKENS = 4
@@ -111,15 +111,16 @@ class ExtractiveSummarizer:
         if last is not None:
             lines.append(sections.last_request_line(last, int(room * _LAST_REQUEST_SHARE) * _CHARS_A_TOKEN))
         shown = lines[0].text if lines else ""
-        lines += [
-            sections.constraint_line(c, age)
-            for age, c in enumerate(reversed(durable))
-            if c.offset == 0 or c.text not in shown
-        ]
-        lines += sections.request_lines(reading, last)
-        decisions, results = sections.decision_lines(reading, identifiers, limit=max(8, min(80, room // 40)))
-        lines += decisions + results + sections.answer_lines(reading) + sections.action_lines(reading)
-        lines += sections.error_lines(reading) + sections.open_lines(reading, last) + sections.detail_lines(identifiers)
+        stated = [sections.constraint_line(c, age) for age, c in enumerate(reversed(durable)) if c.text not in shown]
+        lines += stated
+        shown += "\n".join(line.text for line in stated)
+        style = sections.style_for(room, identifiers)
+        lines += sections.request_lines(reading, last, shown, style)
+        decisions, results = sections.decision_lines(reading, identifiers, max(12, min(100, room // 40)), style)
+        lines += decisions + results + sections.answer_lines(reading, style)
+        lines += sections.reply_lines(reading, style) + sections.action_lines(reading, style)
+        lines += sections.error_lines(reading, style) + sections.open_lines(reading, style)
+        lines += sections.detail_lines(identifiers, style)
         lines += sections.carried(carried_lines(request.earlier, [c.text for c in durable], clean))
         return lines
 
@@ -148,8 +149,7 @@ def _speech_lines(reading: Reading, redactor: Redactor) -> list[Line]:
                 FailureKind.UNMEASURED_TRANSCRIPT,
                 f"unmeasured speech of row {speech.offset} holds tool protocol and cannot stand verbatim in a summary",
             )
-        quoted = f'"""\n{text}\n"""' if "\n" in text else f'"{text}"'
-        lines.append(Line(ACTIONS, f"- Spoken, unmeasured [#{speech.offset}]: {quoted}", _SPEECH_VALUE, (1, speech.offset)))
+        lines.append(Line(ACTIONS, f"- Spoken, unmeasured [#{speech.offset}]: {quote(text)}", _SPEECH_VALUE, (1, speech.offset)))
     return lines
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foldline.summarize.reading import Reading
 from foldline.domain.session import CALL_FAILED
+from foldline.summarize.outcomes import gist
+from foldline.summarize.reading import Reading
 
 
 class IdentifierKind(StrEnum):
@@ -24,12 +25,18 @@ class IdentifierKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """One identifier, exactly as written. ``weight`` is its salience; ``offset`` the last row that names it."""
+    """One identifier, exactly as written.
+
+    Attributes:
+        weight: salience; ``offset`` is the last row that names it.
+        probe: what a text must hold to mention it: ``text``, or a shorter form of a path that was used too.
+    """
 
     text: str
     kind: IdentifierKind
     weight: float
     offset: int
+    probe: str
 
 
 _EXTENSION = (
@@ -43,10 +50,10 @@ _PATTERN = re.compile(
     r"|(?<![\w/.-])(?:[\w.+-]+/){2,}[\w.+-]*\w|\b[\w-]+(?:\.[\w-]+)*\." + _EXTENSION + r"\b(?!\())"
     r"|(?P<uuid>\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b)"
     r"|(?P<date>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?\b)"
-    r"|(?P<code>\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+\b|\bE[A-Z]{4,}\b|\b[A-Z]\w*(?:Error|Exception)\b|\b[A-Z]{2,}-\d+\b)"
+    r"|(?P<code>\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+\b|\bE(?:NO[A-Z]+|ACCES|CONN[A-Z]+|TIMEDOUT|PERM|EXIST|INVAL|IO|ADDR[A-Z]+|PIPE|BUSY|AGAIN|MFILE|ISDIR|HOST[A-Z]+|NET[A-Z]+)\b|\b[A-Z]\w*(?:Error|Exception)\b|\b[A-Z]{2,}-\d+\b)"
     r"|(?P<id>\b(?=[A-Za-z_-]{0,40}\d)(?=\d{0,40}[-_]?[A-Za-z])[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*\b)"
     r"|(?P<name>`[^`\n]{2,60}`|\b_?[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+\b|\b[A-Z][a-z0-9]+[A-Z]\w+\b)"
-    r"|(?P<number>(?<![\w.])[$€£¥]?\d[\d,.:/]*\d\s?(?:%|[kKMGT]i?[Bb]|ms|µs|s|min|h|px|rows|tokens|rps|USD|EUR)?(?![\w])|[$€£¥]\d\b|\b\d%)"
+    r"|(?P<number>(?<![\w.])[$€£¥]?\d[\d,.:/]*\d(?: ?(?:%|[kKMGT]i?[Bb]|ms|µs|s|min|h|px|rows|tokens|rps|USD|EUR))?(?![\w])|[$€£¥]\d\b|\b\d%)"
 )
 _KINDS = {
     "url": IdentifierKind.URL, "email": IdentifierKind.ID, "path": IdentifierKind.PATH, "uuid": IdentifierKind.ID,
@@ -57,15 +64,21 @@ _KIND_WEIGHT = {
     IdentifierKind.URL: 1.2, IdentifierKind.PATH: 1.2, IdentifierKind.ID: 1.1, IdentifierKind.CODE: 1.1,
     IdentifierKind.NAME: 0.7, IdentifierKind.NUMBER: 0.6, IdentifierKind.CONSTRAINT: 2.0,
 }  # fmt: skip
-_USER, _ERROR, _ARGUMENT, _ASSISTANT, _RESULT = 3.0, 1.5, 1.0, 1.0, 0.25
-MATTERS = 1.3
-_RESULT_SCAN, _TEXT_SCAN = 600, 6000
+_USER, _PASTE, _ERROR, _ARGUMENT, _ASSISTANT, _RESULT = 3.0, 1.6, 1.5, 1.0, 1.0, 0.25
+MATTERS = {
+    IdentifierKind.URL: 1.2, IdentifierKind.PATH: 1.7, IdentifierKind.ID: 1.5, IdentifierKind.CODE: 1.5,
+    IdentifierKind.NAME: 1.7, IdentifierKind.NUMBER: 1.0, IdentifierKind.CONSTRAINT: 0.0,
+}  # fmt: skip
+_RESULT_SCAN, _TEXT_SCAN, _PASTED = 600, 6000, 1500
+_LINE_NUMBERS = re.compile(r"^\s*\d+(?=[:|\t])", re.MULTILINE)
+_NO_PATH = re.compile(r"\.\./|[A-Z]\w*\.js\Z")
+_BARE_NUMBER = re.compile(r"\d{1,3}(?:[:,]\d{1,3})?\Z")
 _SMALL_ORDINAL = re.compile(r"\d{1,2}(?:[.:,/]\d)?\Z")
 
 
 def find_identifiers(text: str) -> Iterable[tuple[str, IdentifierKind]]:
     """Identifiers of a text in order, repeats included, as they are written there."""
-    for match in _PATTERN.finditer(text):
+    for match in _PATTERN.finditer(_LINE_NUMBERS.sub("", text)):
         group = match.lastgroup or ""
         found = match.group()
         if group == "name":
@@ -75,68 +88,87 @@ def find_identifiers(text: str) -> Iterable[tuple[str, IdentifierKind]]:
                 group = inner.lastgroup
         elif group in ("url", "path"):
             found = found.rstrip(".,;:!?").removeprefix("@")
+            if _NO_PATH.match(found):
+                continue
         if len(found) < 2 or (group == "number" and _SMALL_ORDINAL.match(found)):
             continue
         yield found, _KINDS[group]
 
 
-def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()) -> tuple[Identifier, ...]:
-    """Identifiers that matter, by falling weight: said by the user, in a failure, or named more than once.
+@dataclass(slots=True)
+class _Tally:
+    kind: IdentifierKind
+    source: float = 0.0
+    said: int = 0
+    shown: int = 0
+    offset: int = 0
 
-    Long tool output is not scanned whole: an identifier that only stands inside a listing matters when somebody
-    speaks of it.
+    def weight(self) -> float:
+        return _KIND_WEIGHT[self.kind] * (self.source * 0.6 + math.log2(max(1, self.said)) + 0.1 * min(self.shown, 5))
+
+
+def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()) -> tuple[Identifier, ...]:
+    """Identifiers that matter, by falling weight: said by the user, in a failure, or spoken of more than once.
+
+    Long tool output is not scanned whole, and what stands only in output does not matter: an identifier of a listing
+    does when somebody speaks of it.
     """
-    seen: dict[str, list[float]] = {}
-    kinds: dict[str, IdentifierKind] = {}
+    tallies: dict[str, _Tally] = {}
 
     def add(offset: int, text: str, source: float, scan: int = _TEXT_SCAN) -> None:
         if len(text) > scan:
             text = text[: scan * 2 // 3] + "\n" + text[-scan // 3 :]
-        for found, kind in set(find_identifiers(text)):
-            entry = seen.setdefault(found, [0.0, 0.0, 0.0])
-            entry[0] = max(entry[0], source)
-            entry[1] += 1
-            entry[2] = offset
-            kinds.setdefault(found, kind)
+        for found, kind in dict.fromkeys(find_identifiers(text)):
+            if source != _USER and _BARE_NUMBER.match(found):
+                continue
+            tally = tallies.setdefault(found, _Tally(kind))
+            tally.source = max(tally.source, source)
+            tally.offset = max(tally.offset, offset)
+            if source == _RESULT:
+                tally.shown += 1
+            else:
+                tally.said += 1
 
     for request in reading.requests:
-        add(request.offset, request.text, _USER if request.speaker == "user" else _ASSISTANT)
+        users = request.speaker == "user" and len(request.text) <= _PASTED
+        add(request.offset, request.text, _USER if users else _PASTE)
     for statement in reading.statements:
         add(statement.offset, statement.text, _ASSISTANT)
     for call in reading.calls:
         add(call.offset, call.arguments, _ARGUMENT)
         failed = call.outcome == CALL_FAILED
-        add(call.result_offset, call.result, _ERROR if failed else _RESULT, _RESULT_SCAN)
-    found = [
-        Identifier(text, kinds[text], _weight(kinds[text], best, times), int(offset))
-        for text, (best, times, offset) in seen.items()
-    ]
-    kept = [i for i in _merge_paths(found) if i.weight >= MATTERS]
-    kept += [Identifier(text, IdentifierKind.CONSTRAINT, 9.0, offset) for offset, text in constraints]
-    return tuple(sorted(kept, key=lambda i: (-i.weight, -i.offset, i.text)))
+        add(call.result_offset, gist(call.result, True, 300) if failed else call.result, _ERROR if failed else _RESULT, _RESULT_SCAN)
+    found = [i for i in _merge_paths(tallies) if i.weight >= MATTERS[i.kind]]
+    found += [Identifier(text, IdentifierKind.CONSTRAINT, 9.0, offset, text) for offset, text in constraints]
+    return tuple(sorted(found, key=lambda i: (-i.weight, -i.offset, i.text)))
 
 
-def _weight(kind: IdentifierKind, best: float, times: float) -> float:
-    return _KIND_WEIGHT[kind] * (best * 0.6 + math.log2(times))
+def _merge_paths(tallies: dict[str, _Tally]) -> list[Identifier]:
+    """One identifier for a path and the longer and bare forms of it.
 
-
-def _merge_paths(found: list[Identifier]) -> list[Identifier]:
-    """Counts a path and its longer forms (absolute, from the root of the project) as one, named by the shortest."""
-    shorter: dict[str, Identifier] = {}
-    merged: dict[str, Identifier] = {i.text: i for i in found}
-    for item in found:
-        if item.kind == IdentifierKind.PATH and "/" in item.text.strip("/."):
-            shorter[item.text.removeprefix("./").lstrip("/")] = item
-    for item in found:
-        if item.kind != IdentifierKind.PATH or item.text not in merged:
-            continue
-        parts = item.text.strip("/").split("/")
-        for start in range(len(parts) - 2, 0, -1):
-            short = shorter.get("/".join(parts[start:]))
-            if short is not None and short.text in merged and short.text != item.text:
-                base = merged[short.text]
-                weight = max(base.weight, item.weight) + 0.3
-                merged[short.text] = Identifier(base.text, base.kind, weight, max(base.offset, item.offset))
-                merged.pop(item.text)
-                break
-    return list(merged.values())
+    It is named by the form written most, and found in a text by the shortest form with a directory that anybody
+    wrote: every longer form ends with that.
+    """
+    tails: dict[str, list[str]] = {}
+    for text, tally in tallies.items():
+        if tally.kind == IdentifierKind.PATH:
+            tails.setdefault(text.rstrip("/").rsplit("/", 1)[-1], []).append(text)
+    merged: list[Identifier] = []
+    for texts in tails.values():
+        families: list[list[str]] = []
+        for text in sorted(texts, key=lambda t: (t.count("/") == 0, len(t))):
+            core = text.removeprefix("./").strip("/")
+            home = [f for f in families if "/" + core == f[0] or f[-1].endswith("/" + core) or ("/" + text).endswith(f[0])]
+            if len(home) == 1:
+                home[0].append(text)
+            elif not home or "/" in core:
+                families.append(["/" + core, text])
+        for probe, *forms in families:
+            own = [tallies[f] for f in forms]
+            named = max(forms, key=lambda f: ("/" in f.removeprefix("./"), tallies[f].said, len(f)))
+            sum_ = _Tally(IdentifierKind.PATH, max(t.source for t in own), sum(t.said for t in own), 0, max(t.offset for t in own))
+            merged.append(Identifier(named, IdentifierKind.PATH, sum_.weight(), sum_.offset, probe.strip("/")))
+    rest = (
+        Identifier(text, t.kind, t.weight(), t.offset, text) for text, t in tallies.items() if t.kind != IdentifierKind.PATH
+    )
+    return [*merged, *rest]

@@ -42,6 +42,11 @@ _CHANGING_COMMAND = re.compile(
     r"\b(?:git (?:commit|push|checkout|merge|rebase|revert|mv|rm|reset|tag|branch)|rm|mv|cp|mkdir|touch|npm (?:i|install)|"
     r"pip install|psql|alembic|kubectl (?:apply|delete|rollout|scale|set)|helm|terraform|docker|curl -X|chmod|tee)\b|(?<![-0-9&=])>{1,2}\s?(?!&|/dev/null)"
 )
+_PATH = re.compile(r"[\w@.~+-]*(?:/[\w@.+\[\]() -]+)+/?|[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,7}")
+_NAMED_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b|\berror(?:\[\w+\]| [A-Z]+\d+)?:|\w:\d+(?::\d+)?\b.*\berror\b|\bE[A-Z]{4,}:|\b[45]\d\d\b")
+_EMPTY_ERROR = re.compile(r"exited with code|^npm (?:err|error)|^Traceback|exit (?:code|status)|^at ", re.IGNORECASE)
+_CONFIRMS = re.compile(r"\W*(?:no output|ok|done|success\w*|true|null|none|ran)?\W*$", re.IGNORECASE)
+_SUCCESS = re.compile(r"(?:success|wrote|written|updated|edited|replaced|applied|file (?:was )?(?:written|updated|created))", re.IGNORECASE)
 _LINE_NUMBER = re.compile(r"^\s*\d+[:|\t ]\s?")
 
 
@@ -104,6 +109,10 @@ def brief_call(name: str, arguments: Mapping[str, object] | str) -> str:
     return " ".join(words)
 
 
+def is_path(target: str) -> bool:
+    return bool(_PATH.fullmatch(target))
+
+
 def looks_failed(text: str) -> bool:
     """Whether a result that no flag marks reads like a failure."""
     return bool(_FAILED.search(text[:400]) or _FAILED.search(text[-400:]))
@@ -121,12 +130,26 @@ def gist(text: str, failed: bool, limit: int = 140) -> str:
     if not lines:
         return ""
     if failed:
-        telling = [line for line in lines if _ERROR_LINE.search(line)]
-        return clip((telling or lines)[-1], limit)
+        return clip(_worst(lines), limit)
     if len(lines) == 1:
         return clip(lines[0], limit)
     telling = [line for line in lines[-12:] if _TELLING.search(line) and len(line) < 200]
     return clip(telling[-1] if telling else lines[0], limit)
+
+
+def _worst(lines: list[str]) -> str:
+    """The line that names the failure: the last of a traceback, the first error of a compiler or test run."""
+    scores = [
+        bool(_ERROR_LINE.search(line)) + 2 * bool(_NAMED_ERROR.search(line)) - 2 * bool(_EMPTY_ERROR.search(line)) for line in lines
+    ]
+    best = max(scores)
+    found = [line for line, score in zip(lines, scores, strict=True) if score == best]
+    return found[-1] if best <= 0 or any(line.startswith("Traceback") for line in lines) else found[0]
+
+
+def says_nothing(told: str, target: str) -> bool:
+    """Whether a result only confirms that the call was done."""
+    return not told or bool(_CONFIRMS.match(told)) or bool(target and _SUCCESS.match(told))
 
 
 def _json_gist(text: str, limit: int) -> str:

@@ -15,6 +15,7 @@ HEADINGS = (
 )
 GOALS, DECISIONS, ACTIONS, ERRORS, OPEN, DETAILS = range(6)
 NOTHING = "none"
+_SMALLEST_SHARE = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Packer:
         self._left = budget - count(render(preface, ()))
 
     def pack(self, shares: Sequence[float], aged_share: float) -> str | None:
-        """Fills first the lines of value ≥ 1, then each section's share, then what is left with the best of the rest.
+        """Fills first the lines of value ≥ 1, then each section's share, then what is left.
 
         Lines of earlier summaries get ``aged_share`` of a section's share, half of it those carried before: what is
         old has less room with every fold and never vanishes at once (XG18). None when the bare headings do not fit.
@@ -67,14 +68,30 @@ class Packer:
         self._fill([i for i in self._by_value if self._lines[i].value >= 1], self._left)
         pool = self._left
         for section, share in enumerate(shares):
-            own = [i for i in self._by_value if self._lines[i].section == section and i not in self._chosen]
             room = int(pool * share)
+            if room < _SMALLEST_SHARE:
+                continue
+            own = [i for i in self._by_value if self._lines[i].section == section and i not in self._chosen]
             aged = int(room * aged_share)
             spent = self._fill([i for i in own if self._lines[i].age == 2], aged // 2)
             spent += self._fill([i for i in own if self._lines[i].age == 1], aged - spent)
             self._fill([i for i in own if not self._lines[i].age], room - spent)
-        self._fill([i for i in self._by_value if i not in self._chosen], self._left)
+        self._spend()
         return self._settle()
+
+    def _spend(self) -> None:
+        """Spends what is left on the best lines; a section that got many just now waits for the others."""
+        rest: list[list[int]] = [[] for _ in HEADINGS]
+        for i in reversed(self._by_value):
+            if i not in self._chosen:
+                rest[self._lines[i].section].append(i)
+        factor = [1.0] * len(rest)
+        while any(rest):
+            section = max(
+                (s for s, own in enumerate(rest) if own), key=lambda s: (self._lines[rest[s][-1]].value * factor[s], -s)
+            )
+            if self._fill([rest[section].pop()], self._left):
+                factor[section] *= 0.7
 
     def _fill(self, indices: Iterable[int], room: int) -> int:
         spent = 0

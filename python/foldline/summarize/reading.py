@@ -107,10 +107,8 @@ def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
                 reading.calls.append(call)
                 open_calls[(row.offset, block.call_id)] = newest[block.call_id] = call
         elif isinstance(body, ToolResultRow):
-            call = open_calls.get((body.call_offset, body.call_id)) or newest.get(body.call_id)
-            if call is None:
-                call = Call(row.offset, "result", "", f"late result of call {clean(body.call_id)}", order=len(reading.calls))
-                reading.calls.append(call)
+            known = open_calls.get((body.call_offset, body.call_id)) or newest.get(body.call_id)
+            call = known or _late_call(row.offset, clean(body.call_id), reading)
             _read_result(row.offset, body, call, mask)
         elif isinstance(body, CompactionSummaryRow):
             reading.context.append(Statement(row.offset, clean(body.text)))
@@ -157,6 +155,13 @@ def _scalars(value: object) -> list[str]:
         return []
     text = str(value)
     return [text] if len(text) <= _ARGUMENT_CHARS else [text[:_ARGUMENT_CHARS]]
+
+
+def _late_call(offset: int, call_id: str, reading: Reading) -> Call:
+    """Stands for a call whose row is not among these: only its result came (R3)."""
+    call = Call(offset, "result", "", f"late result of call {call_id}", order=len(reading.calls))
+    reading.calls.append(call)
+    return call
 
 
 def _read_result(offset: int, body: ToolResultRow, call: Call, mask: Callable[[str], str]) -> None:

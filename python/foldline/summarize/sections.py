@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
 from foldline.summarize.constraints import Constraint
-from foldline.summarize.coverage import mentions
 from foldline.summarize.earlier import CARRIED, CarriedLine
 from foldline.summarize.identifiers import Identifier, IdentifierKind, find_identifiers
-from foldline.summarize.outcomes import changes_something, gist, only_reads
+from foldline.summarize.outcomes import changes_something, gist, is_path, only_reads, says_nothing
 from foldline.summarize.packing import ACTIONS, DECISIONS, DETAILS, ERRORS, GOALS, OPEN, Line
+from foldline.summarize.paths import Shortener
 from foldline.summarize.reading import Call, Reading, Request
 from foldline.summarize.salience import Sentence, is_filler, mmr, readable, weigh, words_of
-from foldline.summarize.text import clip, clip_middle, one_line, sentences
+from foldline.summarize.text import clip, clip_middle, one_line, quote, sentences
 
 _DECIDES = re.compile(
     r"\b(?:decid\w+|decision|chose|choose|chosen|instead of|rather than|because|therefore|so that|root cause|turns out|the reason|"
@@ -36,35 +37,71 @@ _OUTCOME_CUE = re.compile(
     re.IGNORECASE,
 )
 _TRIVIAL = re.compile(r"^\W*(?:ok(?:ay)?|yes|yep|yo|no|sure|thanks?|thank you|continue|go on|wow|cool|nice|great|ls|hi|hello)\W*$", re.IGNORECASE)
-LONGEST_LIST = 40
+_YES_NO = re.compile(r"\W*(?:yes|yep|no|nope|nah|ok|go ahead|do it|leave|keep|ja|nein|oui|non|sí|да|нет|是|不|はい|いいえ|\d)\b", re.IGNORECASE)
+_SUBSTANTIAL = 0.35
+_ROOT_PAYS = 512
+_LOGS = re.compile(r"Traceback \(most recent|^\s*\w*(?:Error|Exception)\b:", re.MULTILINE)
 
 
-def request_lines(reading: Reading, last: Request | None) -> list[Line]:
-    """Earlier requests in the user's words, the first before the others, short confirmations last."""
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How much room lines have: ``width`` in characters of an ordinary quote, and how paths are written."""
+
+    width: int
+    paths: Shortener
+
+
+def style_for(room: int, identifiers: Sequence[Identifier]) -> Style:
+    """Lines grow with the budget, so that a small one still holds some of each section."""
+    return Style(max(80, min(260, 60 + room // 16)), Shortener(identifiers if room >= _ROOT_PAYS else ()))
+
+
+def substance(request: Request) -> float:
+    """How much a request says by itself, in [0, 1]: confirmations and pasted output say little."""
+    text = one_line(request.text)
+    if _TRIVIAL.match(text):
+        return 0.0
+    words = len(words_of(text))
+    letters = sum(c.isalpha() or c.isspace() for c in text[:2000]) / max(1, len(text[:2000]))
+    return min(1.0, words / 12) * (1.0 if letters > 0.72 else 0.5)
+
+
+def request_lines(reading: Reading, last: Request | None, shown: str, style: Style) -> list[Line]:
+    """Earlier requests in the user's words, the first before the others, short confirmations last.
+
+    Where the last request says little, the newest that says enough comes before all others (XG11).
+    """
     lines = []
     others = [r for r in reading.requests if r is not last and r.text]
+    weak = last is not None and substance(last) < _SUBSTANTIAL
+    leading = next((r for r in reversed(others) if weak and substance(r) >= _SUBSTANTIAL), None)
     for index, request in enumerate(others):
         who = "Asked" if request.speaker == "user" else f"Notice {request.speaker}"
+        room = style.width * (2 if index == 0 else 1)
         text = one_line(request.text)
-        shown = clip(text, 320) if len(text) <= 420 else clip(" ".join(sentences(request.text)[:3]) or text, 320)
-        worth = 0.75 if index == 0 else 0.35 + 0.25 * (index + 1) / len(others)
-        if _TRIVIAL.match(text):
-            worth = 0.02
-        elif len(text) < 25:
-            worth -= 0.2
+        if len(text) > room * 1.3:
+            text = clip(" ".join(sentences(request.text)) or text, room)
+        worth = 0.1 + 0.6 * substance(request) * (0.5 + 0.5 * (index + 1) / len(others)) + (0.25 if index == 0 else 0)
         if request.speaker != "user":
-            worth -= 0.2
-        lines.append(Line(GOALS, f'- {who} [#{request.offset}]: "{shown}"', worth, (2, request.offset)))
+            worth -= 0.1
+        if request is leading:
+            worth = 0.97
+        if text in shown:
+            continue
+        lines.append(Line(GOALS, f'- {who} [#{request.offset}]: "{text}"', worth, (2, request.offset)))
     return lines
 
 
 def last_request_line(request: Request, room: int) -> Line:
-    """The last request verbatim in about ``room`` characters, and whether it was answered (XG11)."""
+    """The last request verbatim in about ``room`` characters, and whether it was answered (XG11).
+
+    Pasted output gets less room than words.
+    """
+    room = room if substance(request) > 0.5 or len(request.text) < 200 else room // 2
     state = f"answered in [#{request.answered}]" if request.answered else "no closing answer among these rows"
     who = "Last request" if request.speaker == "user" else f"Last notice {request.speaker}"
     text = clip_middle(request.text, room)
-    quoted = f'"""\n{text}\n"""' if "\n" in text else f'"{text}"'
-    return Line(GOALS, f"- {who} [#{request.offset}] ({state}): {quoted}", 9.0, (3, request.offset))
+    return Line(GOALS, f"- {who} [#{request.offset}] ({state}): {quote(text)}", 9.0, (3, request.offset))
 
 
 def constraint_line(constraint: Constraint, age: int) -> Line:
@@ -73,7 +110,9 @@ def constraint_line(constraint: Constraint, age: int) -> Line:
     return Line(GOALS, f'- The user requires{where}: "{constraint.text}"', 2.0 + 1 / (2 + age), (0, -age))
 
 
-def decision_lines(reading: Reading, identifiers: Sequence[Identifier], limit: int) -> tuple[list[Line], list[Line]]:
+def decision_lines(
+    reading: Reading, identifiers: Sequence[Identifier], limit: int, style: Style
+) -> tuple[list[Line], list[Line]]:
     """Decisions from what both sides said, and further sentences worth keeping as results."""
     weights = {i.text: i.weight for i in identifiers}
     pool: list[Sentence] = []
@@ -92,7 +131,7 @@ def decision_lines(reading: Reading, identifiers: Sequence[Identifier], limit: i
     decisions, results = [], []
     for rank, sentence in enumerate(mmr(pool, limit)):
         worth = max(0.05, 0.8 * (1 - rank / limit))
-        text = f"- [#{sentence.offset}] {clip(sentence.text, 300)}"
+        text = f"- [#{sentence.offset}] {clip(sentence.text, style.width)}"
         if kind[id(sentence)] == "decision":
             decisions.append(Line(DECISIONS, text, worth, (1, sentence.offset)))
         elif kind[id(sentence)] == "outcome":
@@ -102,7 +141,7 @@ def decision_lines(reading: Reading, identifiers: Sequence[Identifier], limit: i
     return decisions, results
 
 
-def answer_lines(reading: Reading) -> list[Line]:
+def answer_lines(reading: Reading, style: Style) -> list[Line]:
     """Short answers of the user to a question: decisions that only read with the question before them."""
     lines = []
     statements = {s.offset: s for s in reading.statements}
@@ -115,12 +154,13 @@ def answer_lines(reading: Reading) -> list[Line]:
             continue
         asked = [s for s in sentences(statements[offsets[position - 1]].text) if _ASKS.search(s)]
         if asked and not _ASKS.search(request.text):
-            text = f'- [#{request.offset}] To "{clip(asked[-1], 160)}" the user said: "{clip(one_line(request.text), 200)}"'
-            lines.append(Line(DECISIONS, text, 0.55, (1, request.offset)))
+            text = f'- [#{request.offset}] To "{clip(asked[-1], style.width * 2 // 3)}" the user said: "{clip(one_line(request.text), style.width)}"'
+            worth = 0.5 if _YES_NO.match(request.text) else 0.1 + 0.5 * substance(request)
+            lines.append(Line(DECISIONS, text, worth, (1, request.offset)))
     return lines
 
 
-def action_lines(reading: Reading) -> list[Line]:
+def action_lines(reading: Reading, style: Style) -> list[Line]:
     """Calls with outcomes: what changed something one by one, commands by their last outcome, reads as a list."""
     calls = reading.calls
     if not calls:
@@ -131,33 +171,54 @@ def action_lines(reading: Reading) -> list[Line]:
     tail = f"; {failed} failed" if failed else ""
     lines = [Line(ACTIONS, f"- {len(calls)} calls: {told}{tail}", 0.95, (0, 0))]
     groups: dict[tuple[str, str], list[Call]] = {}
-    reads: dict[str, int] = {}
     for call in calls:
-        if only_reads(call.name, call.brief) and call.outcome == CALL_RAN:
-            target = call.target or call.brief
-            reads[target] = reads.pop(target, 0) + 1
         groups.setdefault((call.name, call.target or call.brief), []).append(call)
-    total = len(calls)
-    for group in groups.values():
+    changed: dict[str, int] = {}
+    looked: dict[str, int] = {}
+    for group in sorted(groups.values(), key=lambda g: g[-1].order):
         last = group[-1]
-        changing = changes_something(last.name, last.brief)
-        reading_only = only_reads(last.name, last.brief)
         if last.outcome != CALL_RAN:
             continue
-        told = gist(last.result, False) or "ran"
+        told = gist(last.result, False, style.width * 2 // 3)
+        target = clip(style.paths.brief(f"- {last.target}")[2:], 70)
+        if only_reads(last.name, last.brief):
+            looked[target or last.name] = len(group)
+        elif is_path(last.target) and says_nothing(told, last.target):
+            changed[target] = changed.get(target, 0) + len(group)
+            continue
+        told = "" if says_nothing(told, "") else f": {told}"
         times = f" (×{len(group)})" if len(group) > 1 else ""
-        worth = (0.6 if changing else 0.15 if reading_only else 0.35) + 0.25 * last.order / total + min(0.1, 0.02 * len(group))
-        lines.append(Line(ACTIONS, f"- [#{last.offset}] {clip(last.brief, 160)}{times}: {told}", min(worth, 0.94), (2, last.offset)))
-    if len(reads) > 1:
-        newest = list(reads)[::-1][:LONGEST_LIST]
-        for size, worth in ((8, 0.6), (LONGEST_LIST, 0.0)):
-            shown = ", ".join(clip(t, 80) + (f" ×{reads[t]}" if reads[t] > 1 else "") for t in newest[:size])
-            if worth:
-                lines.append(Line(ACTIONS, f"- Looked at, newest first: {shown}", worth, (3, 0)))
+        worth = 0.3 + 0.3 * changes_something(last.name, last.brief) - 0.2 * only_reads(last.name, last.brief)
+        worth += 0.25 * last.order / len(calls) + 0.05 * bool(told)
+        text = f"- [#{last.offset}] {clip(style.paths.brief(last.brief), style.width)}{times}{told}"
+        lines.append(Line(ACTIONS, text, worth, (2, last.offset)))
+    lines += _listing("Changed, newest first", changed, 0.9, 3)
+    return lines + _listing("Looked at, newest first", looked, 0.4, 4)
+
+
+def _listing(title: str, targets: dict[str, int], worth: float, group: int) -> list[Line]:
+    """Targets in lines of six, the newest first; only the first lines are worth much."""
+    named = [t + (f" ×{n}" if n > 1 else "") for t, n in reversed(targets.items()) if t]
+    return [
+        Line(ACTIONS, f"- {title}: {', '.join(named[i : i + 6])}", worth / (1 + i / 6), (group, i))
+        for i in range(0, min(len(named), 30), 6)
+    ]
+
+
+def reply_lines(reading: Reading, style: Style) -> list[Line]:
+    """What the assistant reported at the end of each turn: the sentence that tells most."""
+    lines = []
+    for index, request in enumerate(reading.requests):
+        told = [s for s in sentences(request.reply)[:25] if readable(s) and not is_filler(s) and not _ASKS.search(s)]
+        if not told or request.answered is None:
+            continue
+        best = max(told, key=lambda s: bool(_OUTCOME_CUE.search(s)) + 0.2 * min(4, len(set(find_identifiers(s)))))
+        worth = 0.3 + 0.3 * (index + 1) / len(reading.requests) + 0.2 * substance(request)
+        lines.append(Line(ACTIONS, f"- [#{request.offset}→{request.answered}] {clip(best, style.width)}", worth, (1, request.answered)))
     return lines
 
 
-def error_lines(reading: Reading) -> list[Line]:
+def error_lines(reading: Reading, style: Style) -> list[Line]:
     """Failures with what followed: the words after them, and whether the same thing worked later."""
     lines = []
     calls = reading.calls
@@ -166,86 +227,78 @@ def error_lines(reading: Reading) -> list[Line]:
     statements = reading.statements
     position = 0
     for rank, call in enumerate(failures):
-        told = gist(call.result, True, 200) or "failed without a message"
+        told = gist(call.result, True, style.width) or "failed without a message"
         key = f"{call.name}|{re.sub(r'[0-9]+', '0', told)[:80]}"
         while position < len(statements) and statements[position].offset <= call.offset:
             position += 1
         said = ""
         if position < len(statements) and statements[position].offset - call.offset < 12:
-            said = next((s for s in sentences(statements[position].text) if readable(s)), "")
+            said = next((s for s in sentences(statements[position].text) if readable(s) and not is_filler(s)), "")
         later = next((c for c in calls[call.order + 1 :] if c.name == call.name and c.target == call.target), None)
         after = next((c for c in calls[call.order + 1 :] if c.offset > call.offset), None)
-        text = f"- [#{call.result_offset}] {clip(call.brief, 120)} failed: {told}"
+        text = f"- [#{call.result_offset}] {clip(style.paths.brief(call.brief), style.width * 2 // 3)} failed: {told}"
         if said:
-            text += f' — then: "{clip(said, 160)}"'
+            text += f' — then: "{clip(said, style.width * 2 // 3)}"'
         if later is not None and later.outcome == CALL_RAN:
             text += f"; worked in [#{later.offset}]"
         elif not said and after is not None:
-            text += f"; followed by {clip(after.brief, 80)}"
+            text += f"; followed by {clip(style.paths.brief(after.brief), style.width // 2)}"
         worth = 0.4 + 0.4 * (rank + 1) / len(failures)
         if key in seen:
             worth = 0.1
         seen[key] = rank
         lines.append(Line(ERRORS, text, worth, (1, call.result_offset)))
     for request in reading.requests:
-        if request.speaker == "user" and re.search(r"Traceback \(most recent|^\s*\w*(?:Error|Exception)\b:", request.text, re.MULTILINE):
-            told = gist(request.text, True, 200)
+        if request.speaker == "user" and _LOGS.search(request.text):
+            told = gist(request.text, True, style.width)
             text = f'- [#{request.offset}] reported by the user: {told}'
             reply = next((s for s in sentences(request.reply) if readable(s) and not is_filler(s)), "")
             if reply:
-                text += f' — then: "{clip(reply, 160)}"'
+                text += f' — then: "{clip(reply, style.width)}"'
             lines.append(Line(ERRORS, text, 0.7, (1, request.offset)))
     return lines
 
 
-def open_lines(reading: Reading, last: Request | None) -> list[Line]:
+def open_lines(reading: Reading, style: Style) -> list[Line]:
     """What was left open: unanswered calls, questions to the user, announced steps of the last turns."""
     lines = []
+    newest = max((r.offset for r in reading.requests), default=0)
     for call in reading.calls:
         if call.outcome == CALL_UNANSWERED:
-            lines.append(Line(OPEN, f"- [#{call.offset}] {clip(call.brief, 160)}: no result among these rows", 0.9, (1, call.offset)))
-    recent = reading.statements[-6:]
-    for back, statement in enumerate(reversed(recent)):
+            brief = clip(style.paths.brief(call.brief), style.width)
+            worth = 0.9 if call.offset > newest else 0.1
+            lines.append(Line(OPEN, f"- [#{call.offset}] {brief}: no result among these rows", worth, (1, call.offset)))
+    for back, statement in enumerate(reversed(reading.statements[-8:])):
+        settled = statement.offset < newest
         for text in sentences(statement.text):
-            asks, ahead = bool(_ASKS.search(text)), bool(_AHEAD.search(text))
-            closing = is_filler(text) and back == 0 and not statement.final
-            if len(text) < 12 or not (asks or ahead or closing):
-                continue
-            answered = statement.offset < (last.offset if last else 0)
-            worth = (0.85 if not answered else 0.25) - 0.1 * back
-            lines.append(Line(OPEN, f"- [#{statement.offset}] {clip(text, 260)}", max(worth, 0.05), (2, statement.offset)))
+            announces = is_filler(text) and back == 0 and not statement.final
+            if 12 <= len(text) <= 400 and (_ASKS.search(text) or _AHEAD.search(text) or announces):
+                worth = (0.2 if settled else 0.85) - 0.02 * back
+                lines.append(Line(OPEN, f"- [#{statement.offset}] {clip(text, style.width)}", worth, (2, statement.offset)))
     return lines
 
 
-def detail_lines(identifiers: Sequence[Identifier]) -> list[Line]:
+def detail_lines(identifiers: Sequence[Identifier], style: Style) -> list[Line]:
     """Identifiers by salience, grouped by kind, in lines short enough that a small budget takes some of each."""
     titles = {
         IdentifierKind.PATH: "Paths", IdentifierKind.URL: "URLs", IdentifierKind.ID: "Ids", IdentifierKind.CODE: "Codes",
         IdentifierKind.NAME: "Names", IdentifierKind.NUMBER: "Numbers",
     }  # fmt: skip
     lines = []
+    root = style.paths.root
     most = max((i.weight for i in identifiers if i.kind in titles), default=1.0)
     for place, (kind, title) in enumerate(titles.items()):
         own = [i for i in identifiers if i.kind == kind]
         if kind == IdentifierKind.PATH:
-            own = _without_tails(own)
-        size = 6
-        for start in range(0, len(own), size):
-            part = own[start : start + size]
-            worth = 0.9 * part[0].weight / most
-            text = ", ".join(i.text for i in part)
-            lines.append(Line(DETAILS, f"- {title}: {text}", worth, (1 + place, start)))
+            shown = list(dict.fromkeys(style.paths.path(i) for i in own))
+            if root:
+                lines.append(Line(DETAILS, f"- Relative paths are under {root}", 1.2, (0, 0)))
+        else:
+            shown = [i.text for i in own]
+        for start in range(0, len(shown), 6):
+            worth = 0.9 * own[start].weight / most
+            lines.append(Line(DETAILS, f"- {title}: {', '.join(shown[start : start + 6])}", worth, (1 + place, start)))
     return lines
-
-
-def _without_tails(paths: list[Identifier]) -> list[Identifier]:
-    """Leaves out a path that a listed one ends with: the longer names both."""
-    kept: list[Identifier] = []
-    for item in paths:
-        if not any(k.text != item.text and mentions(k.text, item) for k in kept):
-            kept.append(item)
-    longer = {k.text for k in kept}
-    return [k for k in kept if not any(o != k.text and o.endswith("/" + k.text) for o in longer)]
 
 
 def carried(lines: Sequence[CarriedLine]) -> list[Line]:
@@ -258,8 +311,3 @@ def carried(lines: Sequence[CarriedLine]) -> list[Line]:
         found.append(Line(line.section, f"- {CARRIED}{line.text}", worth, (-1, line.order), line.age))
     return found
 
-
-__all__ = [
-    "action_lines", "answer_lines", "carried", "constraint_line", "decision_lines", "detail_lines", "error_lines",
-    "last_request_line", "open_lines", "request_lines", "words_of",
-]  # fmt: skip

@@ -36,7 +36,7 @@ _HEADING = re.compile(r"^(\s*)(#{1,6}\s)", re.MULTILINE)
 _SPACE = re.compile(r"\s+")
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _SENTENCE_END = re.compile(
-    r"(?<=[.!?])[\"')\]”’*_`]{0,3}\s+(?=[\"'(\[“‘*_`]{0,3}[^\Wa-z_])|(?<=[。！？])|\n\s*\n|\n(?=\s*(?:[-*•+]|\d{1,3}[.)])\s)"
+    r"(?<=[.!?])[\"')\]”’*_`]{0,3}\s+(?=[\"'(\[“‘*_`]{0,3}\w)|(?<=[。！？])|\n\s*\n|\n(?=\s*(?:[-*•+]|\d{1,3}[.)])\s)"
     r"|\n(?=#{1,6}\s|\||>)|(?<=[:|>])\n"
 )
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf|approx|no|fig|dr|mr|mrs|ms|st|bzw|z\.B|u\.a)\.)$", re.IGNORECASE)
@@ -75,7 +75,7 @@ def without_reasoning(text: str) -> str:
 
 
 def defuse(text: str) -> str:
-    """Makes text safe to quote: no control characters, no tool protocol, no headings of its own (V6)."""
+    """Makes text safe to quote: no control characters, no tool protocol (V6)."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     text = _CONTROL.sub(" ", text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -85,7 +85,14 @@ def defuse(text: str) -> str:
         text = _PROTOCOL_WORD.sub("‹", text)
     if '"' in text:
         text = _PROTOCOL_KEY.sub("'", text)
-    return _HEADING.sub(r"\1\\\2", text) if "#" in text else text
+    return text
+
+
+def quote(text: str) -> str:
+    """Text between quotation marks, with its lines; a line that would read as a heading is escaped (V6)."""
+    if "\n" not in text:
+        return f'"{text}"'
+    return '"""\n' + _HEADING.sub(r"\1\\\2", text) + '\n"""'
 
 
 def has_protocol(text: str) -> bool:
@@ -115,7 +122,7 @@ def clip(text: str, limit: int) -> str:
         return text
     head = text[:limit]
     space = head.rfind(" ")
-    return (head[:space] if space > limit * 0.6 else head).rstrip() + " […]"
+    return (head[:space] if space > limit * 0.6 else head).rstrip() + " …"
 
 
 def clip_middle(text: str, limit: int) -> str:
