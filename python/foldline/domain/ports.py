@@ -238,6 +238,9 @@ class Store(Protocol):
         Quarantined entries have an empty vector (M9).
         """
 
+    def visible_offsets(self, key: int) -> set[int]:
+        """Offsets whose entries the scope shows."""
+
     def memory_count(self, key: int, identity: str) -> tuple[int, int]:
         """(visible entries, of these without a vector of ``identity``). A quarantined entry has one."""
 
@@ -338,6 +341,9 @@ class Formats(Protocol):
     Raises:
         FoldlineError: FORMAT_INVALID with the position, NOT_YET for a format that is not there yet.
     """
+
+    def require(self, fmt: Format | None) -> None:
+        """Refuses a format that cannot be rendered yet; None asks for none."""
 
     def parse(self, fmt: Format, data: bytes) -> Parsed: ...
     def parse_response(self, fmt: Format, body: bytes) -> ParsedResponse: ...

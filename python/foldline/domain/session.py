@@ -168,7 +168,14 @@ class SupersededRow:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a prepared request was, so that its answer can be judged when it comes (L1, 4.3)."""
+    """What a prepared request was, so that its answer can be judged when it comes (L1, 4.3).
+
+    Attributes:
+        rows: length of the list it was built from.
+        covered_tokens: raw token sum of its transcript; ``request_tokens`` with tools; ``media_tokens`` the part of it
+            that stands for media.
+        first_bounded: list position of the first row it carried shortened.
+    """
 
     prepare_id: str
     run_id: str
@@ -182,6 +189,8 @@ class Prepared:
     bounded: bool
     model: ModelRef
     window: int
+    media_tokens: int = 0
+    first_bounded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +207,8 @@ class SourceTotals:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session's state. ``key`` is the store's; ``rewrites`` counts folds, edits and restores.
+    """One session's state. ``key`` is the store's; ``rewrites`` counts what voids a count: folds, edits, restores
+    and system row updates (4.3).
 
     Attributes:
         digest: hex of the digest chain's head at ``revision``.
@@ -231,6 +241,7 @@ class Session:
     prepared_through: int = 0
     last_prepared: Prepared | None = None
     pinned_tokens: int = 0
+    media_tokens: int = 0
     answer_usage: Usage = Usage()
     summary_totals: tuple[SourceTotals, ...] = ()
     memory_dropped: bool = False

@@ -1,0 +1,60 @@
+"""AppendRows: rows outside a model call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foldline.commands.draft import Draft
+from foldline.commands.idempotency import answer_of, remember, repeated
+from foldline.commands.inputs import RowsInput, read_input
+from foldline.commands.services import Caller, Services
+from foldline.commands.sessions import require_revision
+from foldline.domain.enums import RowKind
+from foldline.domain.events import Warning_
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    session_id: str
+    rows: RowsInput
+    run_id: str = ""
+    request_id: str = ""
+    expected_revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Revision after the append and the offsets given; both offsets are 0 where every message was dropped (R4)."""
+
+    revision: int
+    first_offset: int
+    last_offset: int
+    warnings: tuple[Warning_, ...] = ()
+
+
+def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
+    """Appends rows, all or none (R1); durable when this returns.
+
+    A session that has not been prepared yet counts imported assistant rows as boundaries (§1 boundary).
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, FORMAT_INVALID and what
+            ``engine.appending.accept`` refuses.
+    """
+    rows, warnings = read_input(services, append.rows)
+    with services.sessions.use(caller.tenant, append.session_id) as live, live.locked():
+        found = repeated(services, caller, live.session.key, append.request_id)
+        if found is not None:
+            return answer_of(found, Appended)
+        require_revision(live.session, append.expected_revision)
+        draft = Draft(services, live)
+        first, last = draft.append(rows, append.run_id)
+        imported = sum(1 for r in draft.rows if r.kind == RowKind.ASSISTANT)
+        if imported and draft.session.last_prepared is None:
+            record = draft.session.cadence
+            draft.session = replace(
+                draft.session, cadence=replace(record, boundaries=record.boundaries + imported)
+            )
+        answer = Appended(draft.session.revision, first, last, (*warnings, *draft.warnings))
+        draft.commit(remember(services, caller, append.request_id, answer))
+        return answer

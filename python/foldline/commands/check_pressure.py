@@ -1,0 +1,104 @@
+"""CheckPressure and PlanCompaction: what is, and what would happen; both change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foldline.commands.draft import Draft
+from foldline.commands.fold import FoldRequest, plan_inputs
+from foldline.commands.list_rows import to_row
+from foldline.commands.live import LiveSession
+from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
+from foldline.commands.services import Caller, Services
+from foldline.commands.snapshots import snapshot_of
+from foldline.domain.enums import SkipReason
+from foldline.domain.folding import FoldPlan
+from foldline.domain.policy import Layer, Policy
+from foldline.domain.ports import Tools
+from foldline.domain.pressure import Limits, PressureReport
+from foldline.engine import cadence, ledger
+from foldline.engine.cadence import Decision
+from foldline.engine.limits import limits as limits_of
+from foldline.engine.planning import plan
+from foldline.engine.pressure import measure
+from foldline.engine.structure import analyze
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What the next boundary would measure and decide."""
+
+    revision: int
+    decision: Decision
+    policy: Policy
+    limits: Limits
+    tools: Tools
+
+    @property
+    def report(self) -> PressureReport:
+        return self.decision.report
+
+
+def check_pressure(
+    services: Services, caller: Caller, session_id: str, shape: RequestShape, override: Layer | None = None
+) -> Pressure:
+    """Measures the session as it is (§4).
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        return pressure_of(services, live, shape, override)
+
+
+def pressure_of(
+    services: Services, live: LiveSession, shape: RequestShape, override: Layer | None, *, manual: bool = False
+) -> Pressure:
+    """Measures under the session's lock; ``manual`` trips P7."""
+    draft = Draft(services, live)
+    session = live.session
+    info = services.catalog.lookup(shape.model if shape.model.model else session.model)
+    policy = services.policy(session, override).policy
+    limits = limits_of(policy, info, shape.output_reserve_tokens)
+    tools, _ = tools_of(services, session, shape)
+    exact = Exact(tokens=shape.input_tokens, bytes=shape.body_bytes)
+    measured = measurement(services, draft, shape, tools, exact, manual=manual)
+    report = measure(measured, session.cadence, limits)
+    decision = cadence.decide(report, session.cadence, policy, now=services.clock(), boundary=session.cadence.boundaries)
+    return Pressure(session.revision, decision, policy, limits, tools)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFold:
+    """What a manual fold would do now: the plan, or why there is none."""
+
+    revision: int
+    report: PressureReport
+    plan: FoldPlan | None
+    skip: SkipReason | None
+
+
+def plan_compaction(
+    services: Services, caller: Caller, session_id: str, shape: RequestShape, override: Layer | None = None
+) -> PlannedFold:
+    """Plans a manual fold without a model call and without changing anything.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            pressure = pressure_of(services, live, shape, override, manual=True)
+            session, offsets = live.session, live.offsets()
+        stored = services.store.read_rows(session.key, offsets)
+        rows = [to_row(r) for r in stored]
+        snapshot = snapshot_of(services, session, stored, rows)
+        request = FoldRequest(
+            decision=pressure.decision, policy=pressure.policy, limits=pressure.limits,
+            tools_tokens=pressure.report.parts.tools, tools_bytes=pressure.tools.bytes,
+        )  # fmt: skip
+        planned = plan(
+            snapshot, analyze(snapshot), plan_inputs(session, request), ledger.calls_of_rounds(rows, session.calls)
+        )
+        skip = SkipReason.NOTHING_TO_FOLD if planned is None else None
+        return PlannedFold(session.revision, pressure.report, planned, skip)

@@ -1,0 +1,89 @@
+"""CompactSession: a fold because someone asked (P7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foldline.commands.check_pressure import pressure_of
+from foldline.commands.draft import Draft
+from foldline.commands.fold import FoldOutcome, FoldRequest, run_fold
+from foldline.commands.idempotency import answer_of, remember, repeated
+from foldline.commands.live import LiveSession
+from foldline.commands.measuring import RequestShape
+from foldline.commands.services import Caller, Services
+from foldline.domain.enums import FailureKind, SkipReason
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.folding import CompactionRecord
+
+_REASONS = {
+    FailureKind.SUMMARIZER_FAILED: Reason.SUMMARIZER_FAILED,
+    FailureKind.SUMMARIZER_TIMEOUT: Reason.SUMMARIZER_FAILED,
+    FailureKind.UNMEASURED_TRANSCRIPT: Reason.SUMMARIZER_FAILED,
+    FailureKind.SUMMARY_REJECTED: Reason.REWRITE_REJECTED,
+    FailureKind.REWRITE_REJECTED: Reason.REWRITE_REJECTED,
+    FailureKind.REBASE_LOST: Reason.REWRITE_REJECTED,
+    FailureKind.NOT_SMALLER: Reason.NOTHING_TO_FOLD,
+    FailureKind.CURATOR_UNAVAILABLE: Reason.CURATOR_UNAVAILABLE,
+    FailureKind.CURATOR_FAILED: Reason.CURATOR_FAILED,
+    FailureKind.CANCELLED: Reason.SESSION_NOT_FOUND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    session_id: str
+    request_id: str = ""
+    instructions: str = ""
+
+
+def compact_session(
+    services: Services, caller: Caller, compact: Compact, progress: Callable[[str, int, int], None]
+) -> CompactionRecord:
+    """Folds now, whatever the measures and the cadence say; a running fold is waited for first (L2).
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes before a running fold
+            ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks. The transcript is then as it was.
+    """
+    with services.sessions.use(caller.tenant, compact.session_id) as live:
+        while True:
+            with live.locked():
+                found = repeated(services, caller, live.session.key, compact.request_id)
+                if found is not None:
+                    return answer_of(found, CompactionRecord)
+                pressure = pressure_of(services, live, RequestShape(), None, manual=True)
+            request = FoldRequest(
+                decision=pressure.decision, policy=pressure.policy, limits=pressure.limits,
+                instructions=compact.instructions, progress=progress,
+            )  # fmt: skip
+            outcome = run_fold(services, live, request, wait=caller.left)
+            if not outcome.joined:
+                break
+            if outcome.skip is SkipReason.DEADLINE:
+                raise FoldlineError(Reason.FOLD_IN_PROGRESS, "another fold of this session is still running")
+        if outcome.record is None:
+            raise _refusal(outcome)
+        _remember(services, caller, live, compact, outcome.record)
+        return outcome.record
+
+
+def _remember(
+    services: Services, caller: Caller, live: LiveSession, compact: Compact, record: CompactionRecord
+) -> None:
+    # After a crash right here a repeat folds again, which then finds little or nothing to fold: no harm.
+    request = remember(services, caller, compact.request_id, record)
+    if request is not None:
+        with live.locked():
+            Draft(services, live).commit(request)
+
+
+def _refusal(outcome: FoldOutcome) -> FoldlineError:
+    if outcome.failure is None:
+        return FoldlineError(
+            Reason.NOTHING_TO_FOLD, "no rows may be folded: what there is has to stay or is folded already",
+            skip=outcome.skip or "",
+        )  # fmt: skip
+    checks = ",".join(dict.fromkeys(c.rule for c in outcome.checks))
+    reason = _REASONS.get(outcome.failure, Reason.INTERNAL)
+    return FoldlineError(reason, f"the fold failed: {outcome.detail}", failure=outcome.failure, checks=checks)

@@ -1,0 +1,214 @@
+"""One change of a session in the making: rules are applied to a copy, then everything is committed at once (V10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from foldline import _core
+from foldline.commands.live import LiveSession
+from foldline.commands.services import Services
+from foldline.domain.enums import EventKind, RevisionKind, WarningCode
+from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
+from foldline.domain.events import Event, Warning_
+from foldline.domain.models import Factor
+from foldline.domain.ports import Batch, CallUpdate, StoredRequest, StoredRow, Tools
+from foldline.domain.rows import MEDIA, NewRow, Row, RowBody, UserRow, encode_body, kind_of
+from foldline.domain.session import ClosedRun, Prepared, Session, SupersededRow
+from foldline.engine import appending, cadence
+
+REVISION_KINDS = {kind: number for number, kind in enumerate(RevisionKind)}
+"""The kind byte of the digest chain."""
+
+
+def measured(services: Services, session: Session, rows: Sequence[Row], revision: int, places: Mapping[int, int]) -> list[StoredRow]:
+    """Encodes and measures rows, once, in one call (4.5)."""
+    bodies = [encode_body(r.body) for r in rows]
+    sizes = _core.measure_rows(bodies, services.encoding(session.model))
+    return [
+        StoredRow(
+            offset=row.offset, kind=kind_of(row.body), run_id=row.run_id, pinned=row.pinned, tokens=tokens, bytes=size,
+            revision=revision, body=body, place=places.get(row.offset),
+        )
+        for row, body, (tokens, size) in zip(rows, bodies, sizes, strict=True)
+    ]  # fmt: skip
+
+
+def media_tokens(bodies: Iterable[RowBody]) -> int:
+    """The part of the rows' raw tokens that stands for media, which are counted high (4.5, B6)."""
+    blocks = tuple(b for body in bodies for b in getattr(body, "content", ()) if isinstance(b, MEDIA))
+    return _core.measure_rows([encode_body(UserRow(blocks))], None)[0][0] if blocks else 0
+
+
+class Draft:
+    """Collects what one commit writes. Used under the live session's lock, and thrown away if it is not committed.
+
+    Attributes:
+        session: the state as it will be.
+        warnings: for the answer.
+    """
+
+    def __init__(self, services: Services, live: LiveSession) -> None:
+        self.services = services
+        self.live = live
+        self.session = live.session
+        self.warnings: list[Warning_] = []
+        self.rows: list[StoredRow] = []
+        self.events: list[Event] = []
+        self._rounds: list[int] = []
+        self._calls: list[CallUpdate] = []
+        self._pins: list[tuple[int, bool]] = []
+        self.closed: list[ClosedRun] = []
+        self._prepared: Prepared | None = None
+        self._tools: Tools | None = None
+        self._factor: Factor | None = None
+        self._now = services.clock()
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def append(self, rows: Sequence[NewRow], run_id: str) -> tuple[int, int]:
+        """Appends rows as one revision; returns the first and last offset, (0, 0) for none.
+
+        Raises:
+            FoldlineError: what ``appending.accept`` refuses.
+        """
+        if not rows:
+            return 0, 0
+        before = self.session
+        ids = appending.unknown_call_ids(before, rows)
+        history = {call_id: self.services.store.find_calls(before.key, call_id) for call_id in ids}
+        accepted = appending.accept(before, rows, run_id, history)
+        revision = before.revision + 1
+        stored = measured(self.services, before, accepted.rows, revision, accepted.places)
+        self.session = replace(
+            accepted.session,
+            revision=revision,
+            digest=chained(before.digest, RevisionKind.APPEND, _core.digest_rows([r.offset for r in stored], [r.body for r in stored])),
+            pinned_tokens=before.pinned_tokens + sum(r.tokens for r in stored if r.pinned),
+            media_tokens=before.media_tokens + media_tokens(r.body for r in accepted.rows),
+        )
+        self.rows += stored
+        self._rounds += [self.session.open_run.rounds if self.session.open_run else 0] * len(stored)
+        self._calls += accepted.calls
+        self.warnings += accepted.warnings
+        if accepted.superseded:
+            self._supersede(accepted.superseded)
+        if accepted.system_changed:
+            record = cadence.system_changed(self.session.cadence)
+            self.session = replace(self.session, cadence=record, rewrites=self.session.rewrites + 1)
+        return stored[0].offset, stored[-1].offset
+
+    def _supersede(self, offsets: Sequence[int]) -> None:
+        fresh = {r.offset: (r.tokens, r.bytes) for r in self.rows}
+        gone = tuple(
+            SupersededRow(offset, *(fresh.get(offset) or self.live.size_of([offset]))) for offset in offsets
+        )
+        self.session = replace(self.session, superseded=self.session.superseded + gone)
+
+    def pin(self, changes: Sequence[tuple[int, bool]]) -> None:
+        self._pins += changes
+
+    def close_run(self, closed: ClosedRun) -> None:
+        self.closed.append(closed)
+
+    def prepare(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self.session = replace(self.session, last_prepared=prepared)
+
+    def learn(self, factor: Factor) -> None:
+        self._factor = factor
+
+    def know_tools(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def event(self, kind: EventKind, **fields: object) -> Event:
+        event = Event(
+            kind=kind, time=self._now, revision=self.session.revision,
+            boundary=max(0, self.session.cadence.boundaries - 1), **fields,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.events.append(event)
+        return event
+
+    def warn(self, code: WarningCode, message: str, *, event: bool = False, once: bool = False) -> None:
+        """Puts a warning into the answer, and into the log if asked; ``once`` gives it once a session."""
+        if once:
+            if code in self.session.cadence.warned:
+                return
+            record = self.session.cadence
+            self.session = replace(self.session, cadence=replace(record, warned=(*record.warned, code)))
+        self.warnings.append(Warning_(code, message))
+        if event:
+            self.event(EventKind.WARNING, warning=code, message=message)
+
+    def size(self) -> tuple[int, int]:
+        """(raw tokens, bytes) of the transcript as it will be; superseded rows count nothing."""
+        tokens = self.live.ledger.total_tokens() + sum(r.tokens for r in self.rows)
+        size = self.live.ledger.total_bytes() + sum(r.bytes for r in self.rows)
+        gone = self.session.superseded
+        return tokens - sum(r.tokens for r in gone), size - sum(r.bytes for r in gone)
+
+    def size_of(self, offsets: Sequence[int]) -> tuple[int, int]:
+        """(raw tokens, bytes) of some rows of the transcript as it will be."""
+        fresh = {r.offset: r for r in self.rows}
+        tokens, size = self.live.size_of(o for o in offsets if o not in fresh)
+        mine = [fresh[o] for o in offsets if o in fresh]
+        return tokens + sum(r.tokens for r in mine), size + sum(r.bytes for r in mine)
+
+    def commit(self, request: StoredRequest | None = None) -> tuple[Event, ...]:
+        """Writes everything, then takes it into memory; returns the events with their numbers.
+
+        Raises:
+            FoldlineError: REVISION_MISMATCH where another server wrote in between.
+        """
+        batch = Batch(
+            expected_revision=self.live.session.revision,
+            session=self.session,
+            rows=tuple(self.rows),
+            calls=tuple(self._calls),
+            pins=tuple(self._pins),
+            events=tuple(self.events),
+            closed_runs=tuple(self.closed),
+            prepared=self._prepared,
+            request=request,
+            tools=self._tools,
+            factor=self._factor,
+        )
+        events = commit(self.services, self.live, batch)
+        self.live.session = self.session
+        for row, round_of_run in zip(self.rows, self._rounds, strict=True):
+            self.live.appended([row], round_of_run)
+        return events
+
+
+def commit(services: Services, live: LiveSession, batch: Batch) -> tuple[Event, ...]:
+    """Commits a batch; a session that another server changed is dropped from memory.
+
+    Raises:
+        FoldlineError: REVISION_MISMATCH with both numbers (W3).
+    """
+    try:
+        events = services.store.commit(batch)
+    except RevisionConflict as conflict:
+        live.stale = True
+        live.stale_reason = mismatch(conflict.expected, conflict.actual)
+        raise live.stale_reason from conflict
+    if events:
+        services.bell.ring(live.session.key)
+    return events
+
+
+def mismatch(expected: int, actual: int) -> FoldlineError:
+    return FoldlineError(
+        Reason.REVISION_MISMATCH, f"expected revision {expected}, the session is at {actual}",
+        expected=expected, actual=actual,
+    )  # fmt: skip
+
+
+def chained(parent: str, kind: RevisionKind, *payload: bytes) -> str:
+    """Head of the digest chain after a revision: hex of SHA-256, see ``_core.chain``."""
+    return _core.chain(bytes.fromhex(parent) or bytes(32), REVISION_KINDS[kind], list(payload)).hex()
+
+
+

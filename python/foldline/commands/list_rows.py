@@ -1,0 +1,122 @@
+"""ListRows, ReadRow and ListRevisions: reading what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foldline.commands.services import Caller, Services
+from foldline.domain.enums import RowView
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.ports import Rewrite, StoredRow
+from foldline.domain.rows import Row, decode_body
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """Rows, whether each is active, and the position to go on from; None at the end."""
+
+    rows: tuple[Row, ...]
+    active: tuple[bool, ...]
+    revision: int
+    next_position: int | None
+
+
+def to_row(stored: StoredRow) -> Row:
+    return Row(stored.offset, decode_body(stored.body), stored.run_id, stored.pinned)
+
+
+def list_rows(
+    services: Services, caller: Caller, session_id: str, view: RowView, revision: int | None, position: int, limit: int
+) -> RowPage:
+    """One page: by list position of the active list (now or at ``revision``), or by offset of the archive.
+
+    Args:
+        position: where the page starts: a list position, or the last offset that was given.
+        revision: for the active list: a page token pins it, so that a fold between two pages shifts nothing.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, REVISION_NOT_FOUND.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            session, offsets = live.session, live.offsets() if view is RowView.ACTIVE or revision is None else []
+        at = session.revision if revision is None else revision
+        if view is RowView.ARCHIVE:
+            stored = services.store.archive(session.key, position, limit + 1)
+            more, stored = len(stored) > limit, stored[:limit]
+            active = set(offsets)
+            following = stored[-1].offset if more else None
+            return _page(stored, [r.offset in active for r in stored], at, following)
+        if at != session.revision:
+            offsets = services.store.active_offsets(session.key, at)
+        part = offsets[position : position + limit]
+        following = position + limit if position + limit < len(offsets) else None
+        return _page(services.store.read_rows(session.key, part), [True] * len(part), at, following)
+
+
+def _page(stored: Sequence[StoredRow], active: Sequence[bool], revision: int, following: int | None) -> RowPage:
+    return RowPage(tuple(to_row(r) for r in stored), tuple(active), revision, following)
+
+
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """A row and the asked-for part of its text; bytes of UTF-8, ``total`` of the whole text."""
+
+    row: Row
+    text: str
+    first_byte: int
+    last_byte: int
+    total: int
+
+
+def read_row(
+    services: Services, caller: Caller, session_id: str, offset: int, first_byte: int, last_byte: int | None
+) -> RowText:
+    """One archived row, whole or a byte range of its text (M6).
+
+    A range that cuts a character gives the characters that lie wholly inside it.
+
+    Args:
+        last_byte: exclusive; None for the end.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND; FIELD_VALIDATION for an offset the archive does not hold or a range outside.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            session = live.session
+        stored = services.store.read_rows(session.key, [offset])
+        if not stored:
+            raise FoldlineError(
+                Reason.FIELD_VALIDATION,
+                f"the archive holds offsets 1 to {session.next_offset - 1}, not {offset}",
+                field="offset", value=offset, range=f"1-{session.next_offset - 1}",
+            )  # fmt: skip
+        row = to_row(stored[0])
+        text = services.memory.row_text(row.body).encode()
+        last = len(text) if last_byte is None else min(last_byte, len(text))
+        if first_byte > last:
+            raise FoldlineError(
+                Reason.FIELD_VALIDATION,
+                f"row {offset} has {len(text)} bytes of text; a range from {first_byte} to {last} is empty",
+                field="byte_range", value=f"{first_byte}-{last}", range=f"0-{len(text)}",
+            )  # fmt: skip
+        part = text[first_byte:last].decode(errors="ignore")
+        return RowText(row, part, first_byte, last, len(text))
+
+
+def list_revisions(
+    services: Services, caller: Caller, session_id: str, after: int, limit: int
+) -> tuple[list[Rewrite], int, int | None]:
+    """Folds, edits and restores by revision after ``after`` (-1 for all), the current revision, where to go on.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            session = live.session
+        found = services.store.rewrites(session.key, after, limit + 1)
+        following = found[limit - 1].revision if len(found) > limit else None
+        return found[:limit], session.revision, following

@@ -1,0 +1,254 @@
+"""Sessions in memory: the last committed state, its ledger, and the lock under which both change.
+
+A live session is a cache of the store: it is changed only after a commit, and dropped when the store disagrees.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from foldline import _core
+from foldline.domain.enums import RowKind
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.ports import Store, StoredRow
+from foldline.domain.session import Session
+
+
+_ROUND_KINDS = (RowKind.ASSISTANT, RowKind.TOOL_RESULT)
+
+
+@dataclass(slots=True)
+class FoldInProgress:
+    """A fold between its snapshot and its commit (L2)."""
+
+    fold_id: str
+    cancelled: bool = False
+
+
+class LiveSession:
+    """One session in memory. Every attribute is read and changed under ``lock`` only.
+
+    Attributes:
+        lock: a reentrant condition; notified when a fold ends.
+        ledger: the active list as columns, sums kept (4.5).
+        fold: the fold that holds the barrier, if any.
+        stale: memory may differ from the store; the next caller loads the session again.
+    """
+
+    def __init__(self, session: Session, columns: Iterable[tuple[int, int, str, int, int]]) -> None:
+        self.lock = threading.Condition(threading.RLock())
+        self.session = session
+        self.fold: FoldInProgress | None = None
+        self.stale_reason = FoldlineError(
+            Reason.SESSION_NOT_FOUND, f"session {session.session_id} was deleted", session_id=session.session_id
+        )
+        self.stale = False
+        self._runs: dict[str, int] = {"": 0}
+        self._run_names = [""]
+        self.load(columns)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the lock; refuses a session that was deleted or went stale while the caller waited for it.
+
+        Raises:
+            FoldlineError: SESSION_NOT_FOUND after a delete, REVISION_MISMATCH after a write by another server.
+        """
+        with self.lock:
+            if self.stale:
+                raise self.stale_reason
+            yield
+
+    def load(self, columns: Iterable[tuple[int, int, str, int, int]]) -> None:
+        """Rebuilds the ledger from the store's columns: after opening, and after a rewrite that is not a fold."""
+        rows = list(columns)
+        self.ledger = _core.Ledger()
+        self._run_tokens: dict[str, list[int]] = {}
+        for _, kind, run_id, tokens, _ in rows:
+            self._count_run(run_id, kind, tokens)
+        self.ledger.append(
+            [r[0] for r in rows],
+            bytes(r[1] for r in rows),
+            [self.run_index(r[2]) for r in rows],
+            [0] * len(rows),
+            [r[3] for r in rows],
+            [r[4] for r in rows],
+        )
+
+    def _count_run(self, run_id: str, kind: int, tokens: int) -> None:
+        if run_id and kind in _ROUND_KINDS:
+            self._run_tokens.setdefault(run_id, [0, 0])[_ROUND_KINDS.index(kind)] += tokens
+
+    def run_tokens(self, run_id: str) -> tuple[int, int]:
+        """Raw tokens of a run's active assistant rows and of its results."""
+        assistant, results = self._run_tokens.get(run_id, (0, 0))
+        return assistant, results
+
+    def run_index(self, run_id: str) -> int:
+        index = self._runs.get(run_id)
+        if index is None:
+            index = self._runs[run_id] = len(self._run_names)
+            self._run_names.append(run_id)
+        return index
+
+    def run_name(self, index: int) -> str:
+        return self._run_names[index]
+
+    def appended(self, rows: Sequence[StoredRow], round_of_run: int) -> None:
+        """Takes committed rows into the ledger, each at its place (R5)."""
+        for row in rows:
+            self._count_run(row.run_id, row.kind, row.tokens)
+        tail = [r for r in rows if r.place is None]
+        if tail:
+            self.ledger.append(*self._columns(tail, round_of_run))
+        for row in rows:
+            if row.place is not None:
+                position = self.ledger.position(row.place)
+                at = len(self.ledger) if position is None else position + 1
+                self.ledger.insert(at, *self._columns([row], round_of_run))
+
+    def _columns(
+        self, rows: Sequence[StoredRow], round_of_run: int
+    ) -> tuple[list[int], bytes, list[int], list[int], list[int], list[int]]:
+        return (
+            [r.offset for r in rows],
+            bytes(r.kind for r in rows),
+            [self.run_index(r.run_id) for r in rows],
+            [round_of_run] * len(rows),
+            [r.tokens for r in rows],
+            [r.bytes for r in rows],
+        )
+
+    def folded(self, discarded: set[int], summary: StoredRow, insert_before: int | None) -> None:
+        """Takes a committed fold into the ledger."""
+        offsets = self.offsets()
+        spans: list[tuple[int, int]] = []
+        for position, offset in enumerate(offsets):
+            if offset not in discarded:
+                continue
+            if spans and spans[-1][1] == position:
+                spans[-1] = (spans[-1][0], position + 1)
+            else:
+                spans.append((position, position + 1))
+        at = len(offsets) if insert_before is None else offsets.index(insert_before)
+        row = (summary.offset, summary.kind, self.run_index(summary.run_id), 0, summary.tokens, summary.bytes)
+        columns = self.ledger.slice()
+        for position, offset in enumerate(offsets):
+            if offset in discarded:
+                run_id = self.run_name(columns[2][position])
+                self._count_run(run_id, columns[1][position], -columns[4][position])
+        self.ledger.replace(spans, at, row)
+
+    def offsets(self) -> list[int]:
+        """The active list in list order."""
+        return list(self.ledger.slice()[0])
+
+    def size_of(self, offsets: Iterable[int]) -> tuple[int, int]:
+        """(tokens, bytes) of some active rows; rows that are not active count nothing."""
+        tokens = size = 0
+        for offset in offsets:
+            position = self.ledger.position(offset)
+            if position is not None:
+                columns = self.ledger.slice(position, position + 1)
+                tokens += columns[4][0]
+                size += columns[5][0]
+        return tokens, size
+
+    def transcript_size(self) -> tuple[int, int]:
+        """(raw tokens, bytes) of the active transcript; superseded system rows count nothing (4.1)."""
+        tokens = self.ledger.total_tokens() - sum(r.tokens for r in self.session.superseded)
+        size = self.ledger.total_bytes() - sum(r.bytes for r in self.session.superseded)
+        return tokens, size
+
+    def trailing_offsets(self) -> list[int]:
+        """Offsets after the last assistant row, in list order, for finding a run's request (§1)."""
+        end = len(self.ledger)
+        start, step = end, 32
+        while start > 0:
+            start = max(0, start - step)
+            offsets, kinds = self.ledger.slice(start, end)[:2]
+            for index in range(len(offsets) - 1, -1, -1):
+                if kinds[index] == RowKind.ASSISTANT:
+                    return list(offsets[index + 1 :])
+            step *= 4
+        return self.offsets()
+
+    def offsets_of_run(self, run_id: str) -> list[tuple[int, int]]:
+        """(offset, kind) of the active rows of a run, in list order."""
+        wanted = self.run_index(run_id)
+        offsets, kinds, runs = self.ledger.slice()[:3]
+        return [(o, k) for o, k, r in zip(offsets, kinds, runs, strict=True) if r == wanted]
+
+    def uncarried_results(self, carried_through: int) -> list[int]:
+        """Offsets of active results that no sent request carried (B7, V5)."""
+        offsets, kinds = self.ledger.slice()[:2]
+        return [
+            o for o, k in zip(offsets, kinds, strict=True) if k == RowKind.TOOL_RESULT and o > carried_through
+        ]
+
+    def last_run(self) -> str:
+        """Run of the last active row that has one; empty if none has."""
+        runs = self.ledger.slice()[2]
+        index = next((r for r in reversed(runs) if r), 0)
+        return self.run_name(index)
+
+
+@dataclass(slots=True)
+class _Slot:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    live: LiveSession | None = None
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Live sessions by tenant and id; beyond ``capacity`` those not in use go, least recently used first."""
+
+    store: Store
+    capacity: int = 4096
+    _slots: OrderedDict[tuple[str, str], _Slot] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def use(self, tenant: str, session_id: str) -> Iterator[LiveSession]:
+        """The live session, loaded if it is not in memory, and kept there for the length of the block.
+
+        Raises:
+            FoldlineError: SESSION_NOT_FOUND.
+        """
+        key = (tenant, session_id)
+        with self._lock:
+            slot = self._slots.setdefault(key, _Slot())
+            self._slots.move_to_end(key)
+            slot.users += 1
+        try:
+            # Loading holds the slot's lock alone: a long transcript delays no other session.
+            with slot.lock:
+                if slot.live is None:
+                    slot.live = self._load(tenant, session_id)
+                live = slot.live
+            yield live
+        finally:
+            with self._lock:
+                slot.users -= 1
+                if slot.users == 0 and (slot.live is None or slot.live.stale):
+                    self._slots.pop(key, None)
+                self._evict()
+
+    def _load(self, tenant: str, session_id: str) -> LiveSession:
+        session = self.store.load_session(tenant, session_id)
+        if session is None:
+            raise FoldlineError(Reason.SESSION_NOT_FOUND, f"no session {session_id}", session_id=session_id)
+        return LiveSession(session, self.store.active_columns(session.key))
+
+    def _evict(self) -> None:
+        surplus = len(self._slots) - self.capacity
+        if surplus <= 0:
+            return
+        idle = [key for key, slot in self._slots.items() if slot.users == 0]
+        for key in idle[:surplus]:
+            del self._slots[key]

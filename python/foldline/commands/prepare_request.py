@@ -1,0 +1,373 @@
+"""PrepareRequest: the one call an agent makes before each model call (§3)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foldline.commands.draft import Draft
+from foldline.commands.fold import FoldOutcome, FoldRequest, note_skip, run_fold
+from foldline.commands.idempotency import answer_of, remember, repeated
+from foldline.commands.inputs import RowsInput, read_input
+from foldline.commands.live import LiveSession
+from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
+from foldline.commands.record_answer import Outcome, finish, record
+from foldline.commands.reply import Content, Reply, bound_results, content_of, exact_of, host_exact, stable_prefix
+from foldline.commands.services import Caller, Services
+from foldline.commands.sessions import require_revision
+from foldline.commands.snapshots import facts_of_stored
+from foldline.commands.list_rows import to_row
+from foldline.domain.enums import Action, EventKind, ReadingSource, RowKind, RunOutcome, SkipReason, WarningCode
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import BoundedResult, Warning_
+from foldline.domain.folding import CompactionRecord
+from foldline.domain.models import Usage
+from foldline.domain.policy import Layer, Policy
+from foldline.domain.ports import StoredRow, Tools
+from foldline.domain.pressure import Limits, PressureReport
+from foldline.domain.session import OpenRun, Prepared
+from foldline.engine import cadence
+from foldline.engine.appending import mark_sent
+from foldline.engine.limits import limits as limits_of
+from foldline.engine.pressure import measure
+from foldline.engine.runs import open_run, opening, require_open
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """One boundary. ``known_revision`` is that of the list the host holds, for ``EDITS`` (W1)."""
+
+    session_id: str
+    run_id: str
+    request_id: str = ""
+    expected_revision: int | None = None
+    supersede_open_run: bool = False
+    previous_answer: Outcome | None = None
+    append: RowsInput | None = None
+    shape: RequestShape = RequestShape()
+    reply: Reply = Reply()
+    override: Layer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a boundary decided and measured: everything of its answer but the rows themselves."""
+
+    revision: int
+    prepare_id: str
+    action: Action
+    checked: PressureReport
+    sent: PressureReport
+    bounded: tuple[BoundedResult, ...] = ()
+    fold: CompactionRecord | None = None
+    skip: SkipReason | None = None
+    fold_pending: bool = False
+    stable_prefix_rows: int = 0
+    last_usage: Usage | None = None
+    warnings: tuple[Warning_, ...] = ()
+    own_from: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    decided: Decided
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What a repeat of the request id finds: nothing decided yet, or a decision to give again (W2)."""
+
+    own_from: int
+    decided: Decided | None = None
+
+
+@dataclass(slots=True)
+class _Boundary:
+    """One boundary while it is worked on."""
+
+    request: Prepare
+    policy: Policy
+    limits: Limits
+    tools: Tools
+    own_from: int
+    warnings: list[Warning_]
+    last_usage: Usage | None = None
+
+
+def prepare_request(services: Services, caller: Caller, request: Prepare) -> PreparedRequest:
+    """Appends, measures, folds if due, bounds, and answers with what to send (§3.1). Durable when this returns.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5, or
+            a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what an
+            append refuses. In every case nothing was written.
+    """
+    services.formats.require(request.reply.format)
+    rows, row_warnings = read_input(services, request.append)
+    with services.sessions.use(caller.tenant, request.session_id) as live:
+        with live.locked():
+            found = repeated(services, caller, live.session.key, request.request_id)
+            seen = answer_of(found, _Remembered) if found else None
+            if seen is not None and seen.decided is not None:
+                return PreparedRequest(seen.decided, _content_again(services, live, request, seen.decided))
+            draft = Draft(services, live)
+            boundary = _boundary(services, draft, request, row_warnings, seen)
+            exact = host_exact(services, live, request.reply, request.shape)
+            if seen is None:
+                require_revision(live.session, request.expected_revision)
+                _enter(services, draft, boundary, rows)
+            elif draft.session.open_run is None or draft.session.open_run.run_id != request.run_id:
+                require_open(draft.session, request.run_id)
+            exact = exact_of(services, draft, request.reply, boundary.limits, boundary.tools, exact)
+            report = measure(
+                measurement(services, draft, request.shape, boundary.tools, exact), draft.session.cadence, boundary.limits
+            )
+            decision = cadence.decide(
+                report, draft.session.cadence, boundary.policy, now=draft.now, deadline_left=caller.left()
+            )
+            if not decision.fold:
+                if decision.skip is not None:
+                    note_skip(draft, decision, decision.skip)
+                outcome = FoldOutcome(skip=decision.skip)
+                return _answer(services, caller, live, draft, boundary, decision.report, outcome, exact)
+            draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.own_from)))
+            before = live.transcript_size()
+        outcome = run_fold(
+            services, live,
+            FoldRequest(
+                decision=decision, policy=boundary.policy, limits=boundary.limits,
+                tools_tokens=report.parts.tools, tools_bytes=boundary.tools.bytes,
+            ),
+            wait=caller.left,
+        )  # fmt: skip
+        with live.locked():
+            require_open(live.session, request.run_id)
+            after = live.transcript_size()
+            exact = exact.shifted(after[0] - before[0], after[1] - before[1])
+            boundary.warnings += draft.warnings
+            if outcome.joined:
+                boundary.warnings.append(Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for"))
+            return _answer(services, caller, live, Draft(services, live), boundary, decision.report, outcome, exact)
+
+
+def _boundary(
+    services: Services, draft: Draft, request: Prepare, warnings: Sequence[Warning_], seen: _Remembered | None
+) -> _Boundary:
+    session = draft.session
+    model = request.shape.model if request.shape.model.model else session.model
+    info = services.catalog.lookup(model)
+    if not info.known:
+        draft.warn(
+            WarningCode.UNKNOWN_MODEL, f"model {model.model} is not in the catalog: its default window of "
+            f"{info.context_window} tokens is used", once=True, event=True,
+        )  # fmt: skip
+    policy = services.policy(session, request.override).policy
+    limits = limits_of(policy, info, request.shape.output_reserve_tokens)
+    tools, new = tools_of(services, session, request.shape)
+    if new:
+        draft.know_tools(tools)
+    own_from = seen.own_from if seen else session.next_offset
+    return _Boundary(request, policy, limits, tools, own_from, list(warnings))
+
+
+def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence[object]) -> None:
+    """Takes the previous answer, the run and the new rows, and counts the boundary (§3.1, L4, L5)."""
+    request = boundary.request
+    if request.previous_answer is not None:
+        recorded = record(draft, request.previous_answer)
+        boundary.last_usage = recorded.usage
+        boundary.warnings += [w for w in recorded.warnings if w not in draft.warnings]
+    asked = opening(
+        draft.session, request.run_id, supersede=request.supersede_open_run, now=draft.now, ttl=boundary.policy.run_ttl
+    )
+    if asked.opens:
+        _refuse_closed(services, draft, request.run_id)
+    if asked.closes is not None:
+        _supersede(draft, asked.closes, expired=asked.expired)
+    draft.append(rows, request.run_id)  # type: ignore[arg-type]
+    if asked.opens:
+        _open(services, draft, request.run_id)
+    run = draft.session.open_run
+    assert run is not None
+    draft.session = replace(
+        draft.session,
+        open_run=replace(run, last_active=draft.now),
+        cadence=cadence.transcript_grew(cadence.count_boundary(draft.session.cadence), draft.size()[0], boundary.policy),
+    )
+
+
+def _refuse_closed(services: Services, draft: Draft, run_id: str) -> None:
+    closed = services.store.find_run(draft.session.key, run_id)
+    fresh = any(c.run_id == run_id for c in draft.closed)
+    if closed is not None or fresh:
+        raise FoldlineError(
+            Reason.RUN_NOT_OPEN, f"run {run_id} is closed; a closed id is never opened again", run_id=run_id
+        )
+
+
+def _supersede(draft: Draft, run: OpenRun, *, expired: bool) -> None:
+    finish(draft, RunOutcome.FAILED)
+    code = WarningCode.RUN_EXPIRED if expired else WarningCode.RUN_SUPERSEDED
+    message = f"run {run.run_id} was open and is closed as failed"
+    draft.warn(code, message)
+    draft.event(EventKind.RUN_SUPERSEDED, run_id=run.run_id, warning=code, message=message)
+
+
+def _open(services: Services, draft: Draft, run_id: str) -> None:
+    """Opens the run on what the transcript ends on, the draft's rows included (§1 request)."""
+    live, session = draft.live, draft.session
+    tail = list(draft.rows)
+    last_assistant = max((i for i, r in enumerate(tail) if r.kind == RowKind.ASSISTANT), default=None)
+    stored: list[StoredRow] = tail if last_assistant is None else tail[last_assistant + 1 :]
+    if last_assistant is None:
+        stored = services.store.read_rows(session.key, live.trailing_offsets()) + stored
+    facts = [facts_of_stored(r, to_row(r), session, True) for r in stored]
+    last_result = max((i for i, f in enumerate(facts) if f.kind == RowKind.TOOL_RESULT and not f.late), default=-1)
+    trailing = [f for f in facts[last_result + 1 :] if f.kind not in (RowKind.SYSTEM, RowKind.COMPACTION_SUMMARY)]
+    last_run, last_request = _last_run(services, draft)
+    draft.session = open_run(
+        session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now
+    )
+
+
+def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
+    """The run of the last row that has one, and its request and user rows that are still active."""
+    live = draft.live
+    last = next((r.run_id for r in reversed(draft.rows) if r.run_id), "") or live.last_run()
+    if not last:
+        return "", ()
+    closed = next((c for c in draft.closed if c.run_id == last), None) or services.store.find_run(draft.session.key, last)
+    wanted = set(closed.request if closed else ())
+    mine = [o for o, kind in live.offsets_of_run(last) if kind == RowKind.USER or o in wanted]
+    mine += [r.offset for r in draft.rows if r.run_id == last and (r.kind == RowKind.USER or r.offset in wanted)]
+    others = [o for o in closed.request if o not in mine and live.ledger.position(o) is not None] if closed else []
+    return last, tuple(sorted({*mine, *others}, key=lambda o: (live.ledger.position(o) is None, live.ledger.position(o) or 0, o)))
+
+
+def _answer(
+    services: Services, caller: Caller, live: LiveSession, draft: Draft, boundary: _Boundary, checked: PressureReport,
+    outcome: FoldOutcome, exact: Exact,
+) -> PreparedRequest:  # fmt: skip
+    """Bounds, judges (L3), commits and answers."""
+    request, limits = boundary.request, boundary.limits
+    if outcome.record is not None or outcome.joined:
+        exact = exact_of(services, draft, request.reply, limits, boundary.tools, exact)
+    known = measurement(services, draft, request.shape, boundary.tools, exact)
+    report = measure(known, draft.session.cadence, limits)
+    bound = bound_results(services, draft, boundary.policy, limits, report)
+    if bound.results:
+        exact = exact.shifted(bound.tokens_saved * -1, bound.bytes_saved * -1)
+        exact = exact_of(services, draft, request.reply, limits, boundary.tools, exact, bounded=bound.texts)
+        report = measure(
+            replace(
+                known, exact_tokens=exact.tokens, exact_bytes=exact.bytes, exact_source=exact.tokens_source,
+                exact_bytes_source=exact.bytes_source,
+                transcript_tokens=known.transcript_tokens - bound.tokens_saved,
+                transcript_bytes=known.transcript_bytes - bound.bytes_saved,
+            ),
+            draft.session.cadence, limits,
+        )  # fmt: skip
+    action, over = _judge(report, limits, folded=outcome.record is not None)
+    record = draft.session.cadence
+    if over and action is not Action.TOO_LARGE:
+        boundary.warnings.append(Warning_(WarningCode.FORECAST_OVER_WINDOW, _numbers(report)))
+    if outcome.record is not None and record.left_tokens is not None and record.left_tokens >= limits.threshold:
+        draft.warn(
+            WarningCode.HISTORY_OVER_THRESHOLD,
+            f"a fold left {record.left_tokens} tokens of {limits.threshold}: raise the threshold, shorten the system rows, "
+            "or use a model with a larger window", once=True, event=True,
+        )  # fmt: skip
+    _note_bounds(draft, boundary, bound.results, limits, action)
+    prepare_id = f"p-{uuid.uuid4().hex}"
+    position = _first_bounded(live, draft, bound.results)
+    stable = stable_prefix(services, live, draft, position)
+    if action is not Action.TOO_LARGE:
+        draft.session = mark_sent(draft.session)
+    run = draft.session.open_run
+    assert run is not None
+    tokens, _ = draft.size()
+    draft.session = replace(draft.session, prepared_through=draft.session.next_offset - 1)
+    draft.prepare(
+        Prepared(
+            prepare_id=prepare_id, run_id=run.run_id, revision=draft.session.revision,
+            boundary=draft.session.cadence.boundaries - 1, rewrites=draft.session.rewrites,
+            rows=len(live.ledger) + len(draft.rows), covered_tokens=tokens,
+            request_tokens=tokens + boundary.tools.tokens, request_bytes=report.body_bytes, bounded=bool(bound.results),
+            model=known.model, window=limits.ceiling, media_tokens=draft.session.media_tokens, first_bounded=position,
+        )
+    )  # fmt: skip
+    content = content_of(services, live, draft, request.reply, boundary.own_from, bound.texts)
+    decided = Decided(
+        revision=draft.session.revision,
+        prepare_id=prepare_id,
+        action=action,
+        checked=checked,
+        sent=report,
+        bounded=bound.results,
+        fold=outcome.record,
+        skip=outcome.skip,
+        fold_pending=False,
+        stable_prefix_rows=stable,
+        last_usage=boundary.last_usage,
+        warnings=(*boundary.warnings, *draft.warnings, *content.warnings),
+        own_from=boundary.own_from,
+    )
+    # A request that was too large or skipped its fold is measured again when it is repeated (W2).
+    again = action is Action.TOO_LARGE or outcome.skip is not None
+    remembered = _Remembered(boundary.own_from, None if again else decided)
+    draft.commit(remember(services, caller, request.request_id, remembered))
+    return PreparedRequest(decided, content)
+
+
+def _judge(report: PressureReport, limits: Limits, *, folded: bool) -> tuple[Action, bool]:
+    """L3: TOO_LARGE only by an exact count or exact bytes; whether the request is over either limit at all."""
+    tokens_over = report.forecast_tokens > limits.input_budget
+    bytes_over = limits.body_cap is not None and report.body_bytes > limits.body_cap
+    exact = (tokens_over and report.forecast_source is ReadingSource.EXACT) or (
+        bytes_over and report.bytes_source is ReadingSource.EXACT
+    )
+    if exact:
+        return Action.TOO_LARGE, True
+    return (Action.SEND_FOLDED if folded else Action.SEND), tokens_over or bytes_over
+
+
+def _numbers(report: PressureReport) -> str:
+    parts, limits = report.parts, report.limits
+    return (
+        f"forecast {report.forecast_tokens} of {limits.input_budget} tokens, {report.body_bytes} body bytes: "
+        f"system {parts.system}, tools {parts.tools}, request {parts.request}, rounds {parts.rounds}, "
+        f"results {parts.results}, pinned {parts.pinned}, history {parts.history}"
+    )
+
+
+def _note_bounds(
+    draft: Draft, boundary: _Boundary, results: tuple[BoundedResult, ...], limits: Limits, action: Action
+) -> None:
+    """B3 and B4: the event, and the did-not-fit fact, unless automatic compaction is off."""
+    run = draft.session.open_run
+    if results:
+        limit = limits.body_cap if limits.body_cap is not None else limits.input_budget
+        draft.event(
+            EventKind.TOOL_RESULTS_BOUNDED_FOR_REQUEST, run_id=run.run_id if run else "",
+            bounded=tuple(replace(r, text="") for r in results), limit=limit,
+        )  # fmt: skip
+    if boundary.policy.auto_compact and (results or action is Action.TOO_LARGE):
+        cause = "too_large" if action is Action.TOO_LARGE else "bounded"
+        draft.session = replace(draft.session, cadence=cadence.did_not_fit(draft.session.cadence, cause))
+
+
+def _first_bounded(live: LiveSession, draft: Draft, results: tuple[BoundedResult, ...]) -> int | None:
+    fresh = {r.offset: len(live.ledger) + i for i, r in enumerate(draft.rows)}
+    found = [live.ledger.position(r.offset) for r in results if r.offset not in fresh]
+    found += [fresh[r.offset] for r in results if r.offset in fresh]
+    return min((p for p in found if p is not None), default=None)
+
+
+def _content_again(services: Services, live: LiveSession, request: Prepare, decided: Decided) -> Content:
+    """The rows of a repeated answer: those of its revision, with the texts it shortened."""
+    texts = {b.offset: b.text for b in decided.bounded}
+    return content_of(services, live, None, request.reply, decided.own_from, texts, revision=decided.revision)
+
+

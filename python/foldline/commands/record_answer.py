@@ -1,0 +1,298 @@
+"""RecordAnswer and FinishRun: what became of a prepared request (§3.3, L1, 4.3, 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from foldline.commands.draft import Draft
+from foldline.commands.idempotency import answer_of, remember, repeated
+from foldline.commands.inputs import RawMessages, RowsInput, read_input
+from foldline.commands.services import Caller, Services
+from foldline.domain.enums import EventKind, RefusalKind, RunOutcome, StopReason, WarningCode
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import Warning_
+from foldline.domain.models import Factor, ModelInfo, Usage
+from foldline.domain.rows import AssistantRow, ModelRef, NewRow, ToolCallBlock
+from foldline.domain.session import Prepared, Session
+from foldline.engine import cadence, factor, refusals, usage
+from foldline.engine.runs import close_run, require_open
+
+DID_NOT_FIT = (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A model's answer: rows, or the provider's whole response body; usage normalised or raw.
+
+    Attributes:
+        partial: a streamed or cancelled answer: text stays, calls without complete arguments go (L1).
+    """
+
+    rows: RowsInput | None = None
+    response: RawMessages | None = None
+    usage: Usage | None = None
+    usage_json: bytes = b""
+    model: ModelRef = ModelRef()
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refused request: HTTP status and raw body, or a kind the host knows."""
+
+    http_status: int = 0
+    raw_body: bytes = b""
+    kind: RefusalKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    prepare_id: str
+    answer: Answer | None = None
+    refusal: Refusal | None = None
+    finish: RunOutcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What recording did. Offsets are 0 where the answer had no rows; ``usage`` is what was read."""
+
+    revision: int
+    first_offset: int = 0
+    last_offset: int = 0
+    usage: Usage | None = None
+    counted: bool = False
+    refusal: RefusalKind | None = None
+    run_closed: bool = False
+    warnings: tuple[Warning_, ...] = ()
+
+
+def record_answer(
+    services: Services, caller: Caller, session_id: str, run_id: str, request_id: str, outcome: Outcome
+) -> Recorded:
+    """Records the outcome of a prepared request; durable when this returns.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, PREPARE_NOT_FOUND, RUN_NOT_OPEN, REQUEST_ID_REUSED, FORMAT_INVALID and what an
+            append refuses.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        found = repeated(services, caller, live.session.key, request_id)
+        if found is not None:
+            return answer_of(found, Recorded)
+        draft = Draft(services, live)
+        if draft.session.open_run is None or draft.session.open_run.run_id != run_id:
+            require_open(draft.session, run_id)
+        recorded = record(draft, outcome)
+        draft.commit(remember(services, caller, request_id, recorded))
+        return recorded
+
+
+def finish_run(
+    services: Services, caller: Caller, session_id: str, run_id: str, request_id: str, outcome: RunOutcome
+) -> int:
+    """Closes the open run; a failed run's request rows stay committed (§3.4). Returns the revision.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, RUN_NOT_OPEN, REQUEST_ID_REUSED.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        found = repeated(services, caller, live.session.key, request_id)
+        if found is not None:
+            return answer_of(found, int)
+        draft = Draft(services, live)
+        require_open(draft.session, run_id)
+        finish(draft, outcome)
+        draft.commit(remember(services, caller, request_id, draft.session.revision))
+        return draft.session.revision
+
+
+def finish(draft: Draft, outcome: RunOutcome) -> None:
+    draft.session, closed = close_run(draft.session, outcome)
+    draft.close_run(closed)
+
+
+def record(draft: Draft, outcome: Outcome) -> Recorded:
+    """Puts an outcome into a draft; the caller commits.
+
+    Raises:
+        FoldlineError: PREPARE_NOT_FOUND, RUN_NOT_OPEN, FORMAT_INVALID and what an append refuses.
+    """
+    session, services = draft.session, draft.services
+    prepared = _prepared(services, session, outcome.prepare_id)
+    run = require_open(session, prepared.run_id)
+    draft.session = replace(session, open_run=replace(run, last_active=draft.now))
+    before = len(draft.warnings)
+    recorded = Recorded(session.revision)
+    if outcome.answer is not None:
+        recorded = _answer(draft, prepared, outcome.answer)
+    elif outcome.refusal is not None:
+        recorded = _refusal(draft, prepared, outcome.refusal)
+    if outcome.finish is not None and draft.session.open_run is not None:
+        finish(draft, outcome.finish)
+    return replace(
+        recorded,
+        revision=draft.session.revision,
+        run_closed=draft.session.open_run is None,
+        warnings=(*recorded.warnings, *draft.warnings[before:]),
+    )
+
+
+def _prepared(services: Services, session: Session, prepare_id: str) -> Prepared:
+    if session.last_prepared is not None and session.last_prepared.prepare_id == prepare_id:
+        return session.last_prepared
+    found = services.store.find_prepared(session.key, prepare_id)
+    if found is None:
+        raise FoldlineError(
+            Reason.PREPARE_NOT_FOUND, f"no request {prepare_id} was prepared in this session in the last 24 h",
+            prepare_id=prepare_id,
+        )  # fmt: skip
+    return found
+
+
+def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
+    services = draft.services
+    rows, raw_usage, warnings, model = _read(services, answer)
+    only_appends = prepared.rewrites == draft.session.rewrites
+    kept, dropped = complete_rows(rows, partial=answer.partial)
+    model = model if model.model else prepared.model
+    info = services.catalog.lookup(model)
+    first, last = draft.append([_with_model(r, model) for r in kept], prepared.run_id)
+    normalized = _usage(answer, raw_usage, info)
+    raw_tokens = prepared.request_tokens
+    known = services.factor(draft.session.tenant, prepared.model)
+    estimate = factor.apply(known, raw_tokens)
+    record, verdict = cadence.answered(
+        draft.session.cadence,
+        prepared,
+        normalized.usage if normalized else None,
+        revisions_only_appends=only_appends,
+        estimate=estimate,
+        media_tokens=prepared.media_tokens,
+        aggregated=bool(normalized and normalized.aggregated),
+        model=answer.model if answer.model.model else None,
+    )
+    draft.session = replace(draft.session, cadence=record)
+    if normalized is not None:
+        draft.session = replace(draft.session, answer_usage=_sum(draft.session.answer_usage, normalized.usage))
+    if verdict.warning is not None:
+        draft.warn(verdict.warning, _verdict_text(verdict, estimate, prepared), event=verdict.warning != WarningCode.USAGE_MISSING)
+    if verdict.learn and verdict.input_tokens:
+        policy = services.policy(draft.session).policy
+        draft.learn(factor.learn(known, raw_tokens, verdict.input_tokens, policy))
+    return Recorded(
+        draft.session.revision, first, last, normalized.usage if normalized else None, verdict.counted,
+        warnings=(*warnings, *dropped),
+    )  # fmt: skip
+
+
+def _read(
+    services: Services, answer: Answer
+) -> tuple[Sequence[NewRow], Mapping[str, Any] | None, Sequence[Warning_], ModelRef]:
+    if answer.response is not None:
+        parsed = services.formats.parse_response(answer.response.format, answer.response.json)
+        named = ModelRef("", "") if not answer.model.model else answer.model
+        return parsed.rows, parsed.usage, parsed.warnings, named
+    rows, warnings = read_input(services, answer.rows)
+    return rows, None, warnings, answer.model
+
+
+def _with_model(new: NewRow, model: ModelRef) -> NewRow:
+    body = new.body
+    if isinstance(body, AssistantRow) and not body.model.model:
+        return msgspec.structs.replace(new, body=msgspec.structs.replace(body, model=model))
+    return new
+
+
+def _usage(answer: Answer, raw: Mapping[str, Any] | None, info: ModelInfo) -> usage.NormalizedUsage | None:
+    if answer.usage is not None:
+        return usage.NormalizedUsage(answer.usage, missing=not answer.usage.input_tokens)
+    if answer.usage_json:
+        try:
+            raw = msgspec.json.decode(answer.usage_json, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise FoldlineError(
+                Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
+            ) from error
+    return None if raw is None else usage.normalize(info.type, raw, info.prices)
+
+
+def _verdict_text(verdict: cadence.UsageVerdict, estimate: int, prepared: Prepared) -> str:
+    count = verdict.input_tokens
+    if verdict.warning == WarningCode.USAGE_OUTLIER:
+        return (
+            f"the provider's count of {count} is no reading of this request: estimated {estimate} tokens, "
+            f"{prepared.request_bytes} bytes, window {prepared.window}"
+        )
+    if verdict.warning == WarningCode.USAGE_AGGREGATED:
+        return f"the usage of {count} input tokens sums several calls and is no reading"
+    return "the answer's usage names no input tokens: unknown"
+
+
+def complete_rows(rows: Sequence[NewRow], *, partial: bool) -> tuple[list[NewRow], list[Warning_]]:
+    """Drops calls without complete arguments of a partial answer (L1), and what an error left empty (R4)."""
+    kept: list[NewRow] = []
+    warnings: list[Warning_] = []
+    for new in rows:
+        body = new.body
+        if isinstance(body, AssistantRow) and partial:
+            whole = tuple(b for b in body.content if not isinstance(b, ToolCallBlock) or _is_json(b.arguments_json))
+            if len(whole) < len(body.content):
+                lost = [b.call_id for b in body.content if isinstance(b, ToolCallBlock) and b not in whole]
+                warnings.append(
+                    Warning_(WarningCode.PARTIAL_CALLS_DROPPED, f"calls {lost} of a partial answer have no complete arguments")
+                )
+                body = msgspec.structs.replace(body, content=whole)
+                new = msgspec.structs.replace(new, body=body)
+        gone = isinstance(body, AssistantRow) and not body.content
+        if gone and (partial or body.stop_reason in (StopReason.ERROR, StopReason.ABORTED)):  # type: ignore[union-attr]
+            warnings.append(Warning_(WarningCode.MESSAGE_DROPPED, "an answer that ended before its first block is dropped"))
+            continue
+        kept.append(new)
+    return kept, warnings
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text.encode())
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
+    classified = refusals.classify(refusal.http_status, refusal.raw_body)
+    kind = refusal.kind or classified.kind
+    record = cadence.refused(draft.session.cadence, kind, classified.named_tokens)
+    draft.session = replace(draft.session, cadence=record)
+    if kind in DID_NOT_FIT:
+        named = classified.named_tokens or prepared.window
+        draft.event(
+            EventKind.DID_NOT_FIT_RECORDED, run_id=prepared.run_id, limit=classified.named_limit,
+            message=f"refused as {kind}: {classified.named_tokens or 'no'} tokens named, "
+            f"estimated {prepared.request_tokens}",
+        )  # fmt: skip
+        if kind is RefusalKind.CONTEXT_EXCEEDED:
+            known: Factor = draft.services.factor(draft.session.tenant, prepared.model)
+            policy = draft.services.policy(draft.session).policy
+            draft.learn(factor.learn_refusal(known, prepared.request_tokens, named, policy))
+    finish(draft, RunOutcome.FAILED)
+    return Recorded(draft.session.revision, refusal=kind)
+
+
+def _sum(total: Usage, one: Usage) -> Usage:
+    def plus(a: int | None, b: int | None) -> int | None:
+        return None if a is None and b is None else (a or 0) + (b or 0)
+
+    cost = None if total.cost is None and one.cost is None else (total.cost or 0.0) + (one.cost or 0.0)
+    return Usage(
+        plus(total.input_tokens, one.input_tokens),
+        plus(total.output_tokens, one.output_tokens),
+        plus(total.cached_input_tokens, one.cached_input_tokens),
+        cost,
+        total.currency or one.currency,
+    )

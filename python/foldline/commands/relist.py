@@ -1,0 +1,232 @@
+"""EditRows, PinRows and RestoreRevision: the host changes the list itself (§16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from foldline import _core
+from foldline.commands.draft import chained, commit, measured
+from foldline.commands.idempotency import answer_of, remember, repeated
+from foldline.commands.inputs import RowsInput, read_input
+from foldline.commands.list_rows import to_row
+from foldline.commands.live import LiveSession
+from foldline.commands.services import Caller, Services
+from foldline.commands.sessions import require_revision
+from foldline.commands.snapshots import snapshot_of
+from foldline.domain.enums import RevisionKind
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import Warning_
+from foldline.domain.folding import to_ranges
+from foldline.domain.ports import Batch, Rewrite, StoredRow
+from foldline.domain.rows import CompactionSummaryRow
+from foldline.domain.session import Session
+from foldline.engine import appending, cadence
+from foldline.engine.lineage import folded_offsets, visible_ranges
+from foldline.engine.relisting import check_edit, relist
+from foldline.engine.structure import analyze
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replaces the active rows from ``first_offset`` to ``last_offset``, in list order, by ``rows``."""
+
+    session_id: str
+    first_offset: int
+    last_offset: int
+    rows: RowsInput | None = None
+    request_id: str = ""
+    expected_revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relisting:
+    """The answer of an edit or restore; ``run_cancelled`` names a run that lost a row of its request (X2)."""
+
+    revision: int
+    rows_active: int
+    first_offset: int = 0
+    last_offset: int = 0
+    run_cancelled: str = ""
+    warnings: tuple[Warning_, ...] = ()
+
+
+def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
+    """Replaces a span of the active list; the replaced rows stay in the archive.
+
+    Raises:
+        FoldlineError: EDIT_SPLITS_UNIT (X1), FIELD_VALIDATION for a span that is not in the list, FOLD_IN_PROGRESS (L2),
+            REVISION_MISMATCH, SUMMARY_ROW_REFUSED for a span that holds a summary, and what an append refuses.
+    """
+    rows, warnings = read_input(services, edit.rows)
+    with services.sessions.use(caller.tenant, edit.session_id) as live, live.locked():
+        found = repeated(services, caller, live.session.key, edit.request_id)
+        if found is not None:
+            return answer_of(found, Relisting)
+        wait_for_barrier(live, caller)
+        require_revision(live.session, edit.expected_revision)
+        session, offsets = live.session, live.offsets()
+        first, last = _span(offsets, edit.first_offset, edit.last_offset)
+        stored = services.store.read_rows(session.key, offsets)
+        before = [to_row(r) for r in stored]
+        if any(isinstance(r.body, CompactionSummaryRow) for r in before[first : last + 1]):
+            raise FoldlineError(
+                Reason.SUMMARY_ROW_REFUSED,
+                f"rows {edit.first_offset} to {edit.last_offset} hold a summary: only folds and restores move those",
+                first_offset=edit.first_offset, last_offset=edit.last_offset,
+            )  # fmt: skip
+        removed = set(offsets[first : last + 1])
+        trimmed = replace(session, calls=tuple(c for c in session.calls if c.offset not in removed or c.folded))
+        ids = appending.unknown_call_ids(trimmed, rows)
+        history = {i: services.store.find_calls(session.key, i) for i in ids}
+        accepted = appending.accept(trimmed, rows, "", history)
+        revision = session.revision + 1
+        new = measured(services, session, accepted.rows, revision, {})
+        after = [*before[:first], *(to_row(r) for r in new), *before[last + 1 :]]
+        units = [u.offsets for u in analyze(snapshot_of(services, session, stored, before)).units]
+        check_edit(before, after, units, session)
+        after_stored = [*stored[:first], *new, *stored[last + 1 :]]
+        changed = replace(accepted.session, cadence=cadence.edited(session.cadence))
+        return _commit(
+            services, caller, live, changed, stored, after_stored, new, RevisionKind.EDIT,
+            parent=session.revision, request_id=edit.request_id, warnings=(*warnings, *accepted.warnings),
+        )  # fmt: skip
+
+
+def _span(offsets: Sequence[int], first: int, last: int) -> tuple[int, int]:
+    positions = {o: i for i, o in enumerate(offsets)}
+    for name, offset in (("first_offset", first), ("last_offset", last)):
+        if offset not in positions:
+            raise FoldlineError(
+                Reason.FIELD_VALIDATION, f"{name} {offset} is not in the active list", field=name, value=offset,
+                range=f"{len(offsets)} active rows",
+            )  # fmt: skip
+    if positions[first] > positions[last]:
+        raise FoldlineError(
+            Reason.FIELD_VALIDATION, f"row {first} stands behind row {last} in the list", field="first_offset",
+            value=first, range=f"at or before {last} in list order",
+        )  # fmt: skip
+    return positions[first], positions[last]
+
+
+def restore_revision(
+    services: Services, caller: Caller, session_id: str, revision: int, request_id: str, expected_revision: int | None
+) -> Relisting:
+    """Puts the list of an earlier revision in place, as a new revision (X2). Nothing that came since is lost.
+
+    Raises:
+        FoldlineError: REVISION_NOT_FOUND, FOLD_IN_PROGRESS (L2), REVISION_MISMATCH.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        found = repeated(services, caller, live.session.key, request_id)
+        if found is not None:
+            return answer_of(found, Relisting)
+        wait_for_barrier(live, caller)
+        session = live.session
+        require_revision(session, expected_revision)
+        stored = services.store.read_rows(session.key, live.offsets())
+        after = services.store.read_rows(session.key, services.store.active_offsets(session.key, revision))
+        tokens = sum(r.tokens for r in after)
+        changed = replace(
+            session,
+            cadence=cadence.restored(session.cadence, boundary=max(0, session.cadence.boundaries - 1), tokens=tokens),
+        )
+        return _commit(
+            services, caller, live, changed, stored, after, [], RevisionKind.RESTORE, parent=revision,
+            request_id=request_id, warnings=(),
+        )  # fmt: skip
+
+
+def _commit(
+    services: Services, caller: Caller, live: LiveSession, changed: Session, before: Sequence[StoredRow],
+    after: Sequence[StoredRow], new: Sequence[StoredRow], kind: RevisionKind, *, parent: int, request_id: str,
+    warnings: Sequence[Warning_],
+) -> Relisting:  # fmt: skip
+    session = live.session
+    revision, offsets = session.revision + 1, tuple(r.offset for r in after)
+    rewrites = services.store.rewrites(session.key, -1, 1 << 30)
+    folded = folded_offsets(rewrites, parent if kind is RevisionKind.RESTORE else session.revision)
+    sizes = {r.offset: (r.tokens, r.bytes) for r in after}
+    relisted = relist(changed, [to_row(r) for r in before], [to_row(r) for r in after], folded, sizes, revision)
+    active = to_ranges(offsets)
+    payload = [msgspec.json.encode(active)]
+    if kind is RevisionKind.EDIT:
+        payload.insert(0, _core.digest_rows([r.offset for r in new], [r.body for r in new]))
+    digest = chained(session.digest, kind, *payload)
+    state = replace(
+        relisted.session, revision=revision, digest=digest, rewrites=session.rewrites + 1
+    )  # fmt: skip
+    answer = Relisting(
+        revision, len(offsets), new[0].offset if new else 0, new[-1].offset if new else 0,
+        relisted.closed.run_id if relisted.closed else "", tuple(warnings),
+    )  # fmt: skip
+    batch = Batch(
+        expected_revision=session.revision,
+        session=state,
+        rows=tuple(new),
+        rewrite=Rewrite(revision, kind, parent, active, digest, services.clock()),
+        calls=relisted.calls,
+        closed_runs=(relisted.closed,) if relisted.closed else (),
+        request=remember(services, caller, request_id, answer),
+        visible=visible_ranges(folded, offsets) if kind is RevisionKind.RESTORE else None,
+    )
+    commit(services, live, batch)
+    live.session = state
+    live.load((r.offset, r.kind, r.run_id, r.tokens, r.bytes) for r in after)
+    return answer
+
+
+def wait_for_barrier(live: LiveSession, caller: Caller) -> None:
+    """L2: waits, at most until the host's deadline, for a fold to end. Holds the lock before and after.
+
+    Raises:
+        FoldlineError: FOLD_IN_PROGRESS with the fold's id; what ``live.locked`` raises if it went stale meanwhile.
+    """
+    while live.fold is not None:
+        left = caller.left()
+        if left is not None and left <= 0.05:
+            raise FoldlineError(
+                Reason.FOLD_IN_PROGRESS, f"fold {live.fold.fold_id} holds the list until it commits",
+                fold_id=live.fold.fold_id,
+            )  # fmt: skip
+        live.lock.wait(timeout=None if left is None else left - 0.05)
+    if live.stale:
+        raise live.stale_reason
+
+
+def pin_rows(
+    services: Services, caller: Caller, session_id: str, offsets: Sequence[int], pinned: bool, request_id: str
+) -> int:
+    """Sets or clears pins of active rows; makes no revision (R6). Returns the revision.
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION for rows that are not active, SUMMARY_ROW_REFUSED for a summary.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        if repeated(services, caller, live.session.key, request_id) is not None:
+            return live.session.revision
+        session = live.session
+        absent = [o for o in offsets if live.ledger.position(o) is None]
+        if absent:
+            raise FoldlineError(
+                Reason.FIELD_VALIDATION, f"rows {absent} are not active", field="offsets",
+                value=",".join(map(str, absent)), range="active offsets",
+            )  # fmt: skip
+        stored = services.store.read_rows(session.key, list(dict.fromkeys(offsets)))
+        for row in stored:
+            if isinstance(to_row(row).body, CompactionSummaryRow):
+                raise FoldlineError(
+                    Reason.SUMMARY_ROW_REFUSED, f"row {row.offset} is a summary and cannot be pinned", offset=row.offset
+                )
+        changes = tuple((r.offset, pinned) for r in stored if r.pinned != pinned)
+        change = sum(r.tokens for r in stored if r.pinned != pinned)
+        state = replace(session, pinned_tokens=session.pinned_tokens + (change if pinned else -change))
+        batch = Batch(
+            expected_revision=session.revision, session=state, pins=changes,
+            request=remember(services, caller, request_id, session.revision),
+        )  # fmt: skip
+        commit(services, live, batch)
+        live.session = state
+        return session.revision

@@ -1,0 +1,52 @@
+"""The active transcript as a provider's JSON (R5, W4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foldline.commands.list_rows import to_row
+from foldline.commands.services import Caller, Services
+from foldline.domain.enums import Format, WarningCode
+from foldline.domain.events import Warning_
+from foldline.domain.rows import Row
+from foldline.domain.session import Session
+from foldline.engine.render import arrange
+
+_MESSAGES = {WarningCode.ENDS_ON_ASSISTANT: "the transcript ends on an assistant row"}
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedTranscript:
+    json: bytes
+    revision: int
+    warnings: tuple[Warning_, ...]
+
+
+def render_rows(
+    services: Services, session: Session, rows: Sequence[Row], fmt: Format, bounded: Mapping[int, str] | None = None
+) -> RenderedTranscript:
+    """Lowers rows to a format; ``bounded`` replaces the text of results by offset (B2).
+
+    Raises:
+        FoldlineError: NOT_YET for a format that is not there yet.
+    """
+    gone = {r.offset for r in session.superseded}
+    current = [r for r in rows if r.offset not in gone]
+    arrangement = arrange(current, open_run=session.open_run, calls=session.calls, bounded=bounded or {})
+    rendered = services.formats.render(fmt, arrangement)
+    codes = tuple(Warning_(code, _MESSAGES.get(code, code)) for code in arrangement.warnings)
+    return RenderedTranscript(rendered.json, session.revision, (*codes, *rendered.warnings))
+
+
+def render_transcript(services: Services, caller: Caller, session_id: str, fmt: Format) -> RenderedTranscript:
+    """Renders what the next request would be built from; sends and changes nothing.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, NOT_YET.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            session, offsets = live.session, live.offsets()
+        rows = [to_row(r) for r in services.store.read_rows(session.key, offsets)]
+        return render_rows(services, session, rows, fmt)

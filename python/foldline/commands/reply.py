@@ -1,0 +1,251 @@
+"""What PrepareRequest sends back: whole rows, rendered JSON or splices (W1), with results bounded (§9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from foldline.commands.draft import Draft
+from foldline.commands.list_rows import to_row
+from foldline.commands.live import LiveSession
+from foldline.commands.measuring import Exact, RequestShape
+from foldline.commands.render_transcript import render_rows
+from foldline.commands.services import Services
+from foldline.domain.enums import Format, ReadingSource, ReplyMode, RowKind, WarningCode
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import BoundedResult, Warning_
+from foldline.domain.policy import Policy
+from foldline.domain.ports import StoredRow, Tools
+from foldline.domain.pressure import Limits, PressureReport
+from foldline.domain.rows import Row, ToolResultRow, calls_of
+from foldline.engine import bounding, factor
+from foldline.engine.splices import Change, changes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How to answer. Without a format WHOLE gives rows, with one the provider's JSON."""
+
+    mode: ReplyMode = ReplyMode.WHOLE
+    format: Format | None = None
+    known_revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Replaces ``delete_count`` rows at ``position`` by rows, or by the host's own rows of these offsets."""
+
+    position: int
+    delete_count: int
+    rows: tuple[Row, ...] = ()
+    offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """At most one of the three is set."""
+
+    rows: tuple[Row, ...] | None = None
+    splices: tuple[Splice, ...] | None = None
+    rendered: bytes | None = None
+    warnings: tuple[Warning_, ...] = ()
+
+
+def content_of(
+    services: Services, live: LiveSession, draft: Draft | None, reply: Reply, own_from: int, texts: Mapping[int, str],
+    revision: int | None = None,
+) -> Content:  # fmt: skip
+    """The content of an answer, of the draft's transcript or of an earlier ``revision``.
+
+    Args:
+        own_from: rows from this offset on came with the call itself: the host has their bodies.
+        texts: shortened results by offset; they are put into rendered JSON only (api.md).
+    """
+    if reply.mode is ReplyMode.NONE:
+        return Content()
+    session = draft.session if draft else live.session
+    if reply.mode is ReplyMode.EDITS:
+        fast = _appended_only(live, draft, reply, own_from)
+        if fast is not None:
+            return fast
+    offsets = _offsets(services, live, draft, revision)
+    if reply.mode is ReplyMode.EDITS:
+        before, reason = _known(services, live, reply)
+        if before is not None:
+            return _splices(services, live, draft, changes(before, offsets), own_from)
+        behind = (Warning_(WarningCode.HOST_BEHIND, reason),)
+        return Content(rows=tuple(_rows(services, live, draft, offsets)), warnings=behind)
+    rows = _rows(services, live, draft, offsets)
+    if reply.format is None:
+        return Content(rows=tuple(rows))
+    rendered = render_rows(services, session, rows, reply.format, texts)
+    return Content(rendered=rendered.json, warnings=rendered.warnings)
+
+
+def _appended_only(live: LiveSession, draft: Draft | None, reply: Reply, own_from: int) -> Content | None:
+    """The hot path: the host knows the list as it was before its own rows, and those stand at its end."""
+    if draft is None or reply.known_revision != live.session.revision:
+        return None
+    if any(r.place is not None or r.offset < own_from for r in draft.rows):
+        return None
+    if not draft.rows:
+        return Content(splices=())
+    return Content(splices=(Splice(len(live.ledger), 0, offsets=tuple(r.offset for r in draft.rows)),))
+
+
+def _offsets(services: Services, live: LiveSession, draft: Draft | None, revision: int | None) -> list[int]:
+    if revision is not None and revision != live.session.revision:
+        return services.store.active_offsets(live.session.key, revision)
+    offsets = live.offsets()
+    for row in draft.rows if draft else ():
+        if row.place is None:
+            offsets.append(row.offset)
+        else:
+            offsets.insert(offsets.index(row.place) + 1, row.offset)
+    return offsets
+
+
+def _rows(services: Services, live: LiveSession, draft: Draft | None, offsets: Sequence[int]) -> list[Row]:
+    fresh: dict[int, StoredRow] = {r.offset: r for r in draft.rows} if draft else {}
+    stored = services.store.read_rows(live.session.key, [o for o in offsets if o not in fresh])
+    by_offset = {r.offset: r for r in stored} | fresh
+    return [to_row(by_offset[o]) for o in offsets]
+
+
+def _known(services: Services, live: LiveSession, reply: Reply) -> tuple[list[int] | None, str]:
+    """The list the host holds, or why it is not known (W1)."""
+    if reply.known_revision is None:
+        return None, "no known_revision was given"
+    if reply.known_revision == live.session.revision:
+        return live.offsets(), ""
+    try:
+        return services.store.active_offsets(live.session.key, reply.known_revision), ""
+    except FoldlineError as error:
+        if error.reason is not Reason.REVISION_NOT_FOUND:
+            raise
+        return None, f"revision {reply.known_revision} is not one of this session, which is at {live.session.revision}"
+
+
+def _splices(
+    services: Services, live: LiveSession, draft: Draft | None, found: Sequence[Change], own_from: int
+) -> Content:
+    splices = []
+    for change in found:
+        if all(o >= own_from for o in change.inserted):
+            splices.append(Splice(change.position, change.deleted, offsets=change.inserted))
+        else:
+            rows = tuple(_rows(services, live, draft, change.inserted))
+            splices.append(Splice(change.position, change.deleted, rows=rows))
+    return Content(splices=tuple(splices))
+
+
+def stable_prefix(services: Services, live: LiveSession, draft: Draft, first_bounded: int | None) -> int:
+    """Leading rows that are sent as in the last prepared request: where a prompt-cache mark belongs."""
+    last = live.session.last_prepared
+    if last is None:
+        return 0
+    if last.rewrites == draft.session.rewrites:
+        stable = last.rows
+    else:
+        before = services.store.active_offsets(live.session.key, last.revision)
+        now = _offsets(services, live, draft, None)
+        stable = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
+    if last.first_bounded != first_bounded:
+        stable = min([stable, *(p for p in (last.first_bounded, first_bounded) if p is not None)])
+    return stable
+
+
+def host_exact(services: Services, live: LiveSession, reply: Reply, shape: RequestShape) -> Exact:
+    """What the host stated, moved to the current list where it knew an older one (4.1)."""
+    exact = Exact(tokens=shape.input_tokens, bytes=shape.body_bytes)
+    known = reply.known_revision
+    if known is None or known == live.session.revision or (exact.tokens is None and exact.bytes is None):
+        return exact
+    before, _ = _known(services, live, reply)
+    if before is None:
+        return exact
+    now = live.offsets()
+    added = live.size_of(set(now).difference(before))
+    gone = services.store.read_rows(live.session.key, sorted(set(before).difference(now)))
+    return exact.shifted(added[0] - sum(r.tokens for r in gone), added[1] - sum(r.bytes for r in gone))
+
+
+def exact_of(
+    services: Services, draft: Draft, reply: Reply, limits: Limits, tools: Tools, exact: Exact,
+    bounded: Mapping[int, str] | None = None,
+) -> Exact:  # fmt: skip
+    """Exact body bytes where the renderer lowers the request itself and the provider has a cap (P5)."""
+    renders = reply.mode is ReplyMode.WHOLE and reply.format is not None and limits.body_cap is not None
+    if not renders or reply.format is None or (exact.bytes is not None and exact.bytes_source is ReadingSource.EXACT):
+        return exact
+    rows = _rows(services, draft.live, draft, _offsets(services, draft.live, draft, None))
+    rendered = render_rows(services, draft.session, rows, reply.format, bounded)
+    return replace(exact, bytes=len(rendered.json) + tools.bytes, bytes_source=ReadingSource.EXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Shortened results and what they save; raw tokens and body bytes."""
+
+    results: tuple[BoundedResult, ...] = ()
+    texts: Mapping[int, str] = field(default_factory=dict)
+    tokens_saved: int = 0
+    bytes_saved: int = 0
+
+
+def bound_results(
+    services: Services, draft: Draft, policy: Policy, limits: Limits, report: PressureReport
+) -> Bounds:
+    """Shortens the run's own results, and others no request carried yet (B7), if the request is over a limit (§9)."""
+    session, run = draft.session, draft.session.open_run
+    over = report.forecast_tokens > limits.input_budget or (
+        limits.body_cap is not None and report.body_bytes > limits.body_cap
+    )
+    if run is None or not (over or run.share is not None):
+        return Bounds()
+    own = {o for o, kind in draft.live.offsets_of_run(run.run_id) if kind == RowKind.TOOL_RESULT}
+    own |= {r.offset for r in draft.rows if r.kind == RowKind.TOOL_RESULT}
+    own |= set(draft.live.uncarried_results(session.carried_through))
+    if not own:
+        return Bounds()
+    fresh = {r.offset: r for r in draft.rows}
+    stored = services.store.read_rows(session.key, sorted(o for o in own if o not in fresh))
+    rows = {r.offset: r for r in [*stored, *(fresh[o] for o in sorted(own) if o in fresh)]}
+    bodies = {o: body for o, r in rows.items() if isinstance(body := to_row(r).body, ToolResultRow)}
+    known = services.factor(session.tenant, session.model)
+    encoding = services.encoding(session.model) or ""
+    whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
+    results = [
+        bounding.BoundableResult(
+            offset=o, call_id=b.call_id, tokens=factor.apply(known, rows[o].tokens), bytes=rows[o].bytes,
+            text_bytes=len(whole[o].encode()),
+        )
+        for o, b in bodies.items()
+    ]  # fmt: skip
+    planned = bounding.plan(
+        results,
+        rest_tokens=report.forecast_tokens - sum(r.tokens for r in results),
+        rest_bytes=report.body_bytes - sum(r.bytes for r in results),
+        limits=limits, policy=policy, previous=run.share, encoding=encoding, factor=known.value,
+    )  # fmt: skip
+    if planned is None or not planned.offsets:
+        return Bounds()
+    names = _call_names(services, draft, bodies.values())
+    bounds, texts = [], {}
+    for offset in planned.offsets:
+        body = bodies[offset]
+        name = names.get((body.call_offset or 0, body.call_id), "")
+        text, kept = bounding.shorten(
+            whole[offset], planned.share, call_id=body.call_id, name=name, policy=policy, encoding=encoding, factor=known.value
+        )
+        texts[offset] = text
+        bounds.append(BoundedResult(offset, body.call_id, kept, len(whole[offset].encode()), text))
+    draft.session = replace(session, open_run=replace(run, share=planned.share))
+    tokens = sum(rows[o].tokens - services.count(t, session.model) for o, t in texts.items())
+    size = sum(rows[o].bytes - len(t.encode()) for o, t in texts.items())
+    return Bounds(tuple(bounds), texts, max(0, tokens), max(0, size))
+
+
+def _call_names(services: Services, draft: Draft, bodies: Iterable[ToolResultRow]) -> dict[tuple[int, str], str]:
+    rows = _rows(services, draft.live, draft, sorted({b.call_offset for b in bodies if b.call_offset}))
+    return {(r.offset, c.call_id): c.name for r in rows for c in calls_of(r.body)}

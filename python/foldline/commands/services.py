@@ -1,0 +1,88 @@
+"""What every command works with, and what it knows of its caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from foldline import _core
+from foldline.commands.bell import EventBell
+from foldline.commands.live import Sessions
+from foldline.domain.models import Factor
+from foldline.domain.policy import Layer, Resolved, resolve
+from foldline.domain.ports import Formats, Memory, Store, Summarizer
+from foldline.domain.rows import ModelRef
+from foldline.domain.session import Session
+from foldline.engine.catalog import Catalog
+
+WEIGHTED_BYTES = "weighted_bytes"
+"""Estimator name where no vocabulary is embedded (4.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls and how long it waits.
+
+    Attributes:
+        payload: SHA-256 of the request as received, for W2.
+        deadline: ``time.monotonic()`` at which the host stops waiting, None for never.
+    """
+
+    tenant: str = ""
+    payload: bytes = b""
+    method: str = ""
+    deadline: float | None = None
+
+    def left(self) -> float | None:
+        """Seconds until the host's deadline."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts a server is made of; built once in ``foldline.server.app`` (and by tests, with real parts)."""
+
+    store: Store
+    memory: Memory
+    summarizer: Summarizer
+    formats: Formats
+    bell: EventBell
+    catalog: Catalog
+    sessions: Sessions
+    config_policy: Mapping[str, object] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+
+    def policy(self, session: Session, override: Layer | None = None) -> Resolved:
+        """The effective policy: built-in < config file < session < this request.
+
+        Raises:
+            FoldlineError: FIELD_VALIDATION.
+        """
+        if not override:
+            return _resolved(_frozen(self.config_policy), _frozen(session.policy))
+        return resolve({"config": self.config_policy, "session": session.policy, "request": override})
+
+    def factor(self, tenant: str, model: ModelRef) -> Factor:
+        """The learned factor of a model, 1 before its first reading (4.5)."""
+        return self.store.factor(tenant, model) or Factor(model)
+
+    def encoding(self, model: ModelRef) -> str | None:
+        """The embedded vocabulary of a model, None where its tokens are weighted bytes."""
+        return self.catalog.lookup(model).encoding or None
+
+    def count(self, text: str, model: ModelRef) -> int:
+        """Raw estimate of a text's tokens (4.5)."""
+        encoding = self.encoding(model)
+        return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
+
+
+def _frozen(layer: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in layer.items()))
+
+
+@lru_cache(maxsize=1024)
+def _resolved(config: tuple[tuple[str, object], ...], session: tuple[tuple[str, object], ...]) -> Resolved:
+    return resolve({"config": dict(config), "session": dict(session)})
+

@@ -1,0 +1,194 @@
+"""VerifySession: replays everything from the archive and lists every fault (V10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from foldline import _core
+from foldline.commands.draft import chained
+from foldline.commands.list_rows import to_row
+from foldline.commands.services import Caller, Services
+from foldline.domain.enums import RevisionKind, RowKind
+from foldline.domain.folding import to_ranges
+from foldline.domain.ports import Rewrite, StoredRow
+from foldline.domain.session import Session
+from foldline.engine.lineage import expand, folded_offsets
+
+PAGE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyFault:
+    """One thing that does not hold; ``offset`` and ``revision`` are 0 where none applies."""
+
+    rule: str
+    detail: str
+    offset: int = 0
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Counts of rows, each counted once, and every fault found."""
+
+    rows_total: int
+    rows_active: int
+    folds: int
+    faults: tuple[VerifyFault, ...]
+
+    @property
+    def rows_archived(self) -> int:
+        return self.rows_total - self.rows_active
+
+
+def verify_session(services: Services, caller: Caller, session_id: str) -> Verification:
+    """Checks rows, digest chain, every rewrite, and memory against the archive. Reads only.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            session, offsets = live.session, live.offsets()
+            tokens = live.ledger.total_tokens()
+        replay = _Replay(services, session)
+        replay.run()
+        replay.compare(offsets, tokens)
+        replay.memory(offsets)
+        return Verification(replay.rows_total, len(offsets), session.folds, tuple(replay.faults))
+
+
+class _Replay:
+    """Builds the list again, revision by revision, from rows and rewrites alone."""
+
+    def __init__(self, services: Services, session: Session) -> None:
+        self.services = services
+        self.session = session
+        self.faults: list[VerifyFault] = []
+        self.list: list[int] = []
+        self.rows: dict[int, StoredRow] = {}
+        self.rows_total = 0
+        self.rewrites: list[Rewrite] = []
+        self._digest = ""
+        self._lists: dict[int, list[int]] = {}
+
+    def fault(self, rule: str, detail: str, offset: int = 0, revision: int = 0) -> None:
+        self.faults.append(VerifyFault(rule, detail, offset, revision))
+
+    def run(self) -> None:
+        after = 0
+        while page := self.services.store.archive(self.session.key, after, PAGE, self.session.next_offset - 1):
+            for row in page:
+                self.rows[row.offset] = row
+            after = page[-1].offset
+        self.rows_total = len(self.rows)
+        for offset in range(1, self.session.next_offset):
+            if offset not in self.rows:
+                self.fault("R1", f"row {offset} is missing from the archive", offset)
+        self.rewrites = self.services.store.rewrites(self.session.key, -1, 1 << 30)
+        by_revision = {r.revision: r for r in self.rewrites if r.kind is not RevisionKind.CREATED}
+        appended: dict[int, list[StoredRow]] = {}
+        for row in self.rows.values():
+            appended.setdefault(row.revision, []).append(row)
+        self._digest = chained("", RevisionKind.CREATED, self.session.session_id.encode())
+        targets = {r.parent_revision for r in self.rewrites if r.kind is RevisionKind.RESTORE}
+        for revision in range(1, self.session.revision + 1):
+            rewrite, rows = by_revision.get(revision), appended.get(revision, [])
+            if rewrite is None:
+                self._append(revision, rows)
+            else:
+                self._rewrite(rewrite, rows)
+            if revision in targets:
+                self._lists[revision] = list(self.list)
+        if self._digest != self.session.digest:
+            self.fault("V10", f"the digest chain ends in {self._digest[:12]}, the session holds {self.session.digest[:12]}")
+
+    def _append(self, revision: int, rows: Sequence[StoredRow]) -> None:
+        if not rows:
+            self.fault("V10", f"nothing made revision {revision}", revision=revision)
+        for row in rows:
+            if row.place is None:
+                self.list.append(row.offset)
+            elif row.place in self.list:
+                self.list.insert(self.list.index(row.place) + 1, row.offset)
+            else:
+                self.fault("R5", f"row {row.offset} stands behind {row.place}, which is not in the list", row.offset, revision)
+        self._chain(RevisionKind.APPEND, self._digest_rows([r.offset for r in rows]))
+
+    def _chain(self, kind: RevisionKind, *payload: bytes) -> None:
+        self._digest = chained(self._digest, kind, *payload)
+
+    def _digest_rows(self, offsets: Sequence[int]) -> bytes:
+        rows = [self.rows[o] for o in offsets if o in self.rows]
+        return _core.digest_rows([r.offset for r in rows], [r.body for r in rows])
+
+    def _rewrite(self, rewrite: Rewrite, rows: Sequence[StoredRow]) -> None:
+        after = list(expand(rewrite.active))
+        handle: dict[RevisionKind, Callable[[Rewrite, list[int], Sequence[StoredRow]], None]] = {
+            RevisionKind.FOLD: self._fold,
+            RevisionKind.EDIT: self._edit,
+            RevisionKind.RESTORE: self._restore,
+        }
+        handle[rewrite.kind](rewrite, after, rows)
+        if self._digest != rewrite.digest:
+            self.fault("V10", f"revision {rewrite.revision} has another digest than its rows", revision=rewrite.revision)
+            self._digest = rewrite.digest
+        self.list = after
+
+    def _fold(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
+        record, revision = rewrite.record, rewrite.revision
+        if record is None or len(rows) != 1 or rows[0].kind != RowKind.COMPACTION_SUMMARY:
+            self.fault("V3", f"fold {revision} made {len(rows)} rows, not one summary", revision=revision)
+            return
+        discarded = list(expand(record.discarded))
+        gone = set(discarded)
+        if not gone.issubset(self.list):
+            self.fault("V1", f"fold {revision} discards rows that were not active", revision=revision)
+        kept = [o for o in self.list if o not in gone]
+        if [o for o in after if o != rows[0].offset] != kept:
+            self.fault("V2", f"fold {revision} does not keep the other rows in order", revision=revision)
+        digest = self._digest_rows(discarded)
+        if digest.hex() != record.digest:
+            self.fault("V7", f"fold {revision} discarded other rows than its digest says", revision=revision)
+        self._chain(
+            RevisionKind.FOLD, self._digest_rows([rows[0].offset]), digest, msgspec.json.encode(to_ranges(tuple(after)))
+        )
+
+    def _edit(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
+        new = [r.offset for r in rows]
+        if not set(after).issubset({*self.list, *new}):
+            self.fault("V10", f"edit {rewrite.revision} brings rows back", revision=rewrite.revision)
+        self._chain(RevisionKind.EDIT, self._digest_rows(new), msgspec.json.encode(to_ranges(tuple(after))))
+
+    def _restore(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
+        target = self._lists.get(rewrite.parent_revision, [])
+        if after != target:
+            self.fault("V10", f"restore {rewrite.revision} is not the list of {rewrite.parent_revision}", revision=rewrite.revision)
+        self._chain(RevisionKind.RESTORE, msgspec.json.encode(to_ranges(tuple(after))))
+
+    def compare(self, offsets: Sequence[int], tokens: int) -> None:
+        """The list in memory and the sums it keeps, against the replay."""
+        if list(offsets) != self.list:
+            self.fault("V10", f"{len(offsets)} rows are active, the replay gives {len(self.list)}")
+        counted = sum(self.rows[o].tokens for o in self.list if o in self.rows)
+        if counted != tokens:
+            self.fault("4.5", f"the ledger holds {tokens} tokens, the rows sum to {counted}")
+
+    def memory(self, offsets: Sequence[int]) -> None:
+        """V8, M2: every folded row that memory holds is found there, and no active one."""
+        if self.session.memory_dropped:
+            return
+        folded = folded_offsets(self.rewrites, self.session.revision).difference(offsets)
+        visible = self.services.store.visible_offsets(self.session.key)
+        index = self.services.policy(self.session).policy.memory.index_tool_results
+        for offset in sorted(visible.difference(folded)):
+            self.fault("M2", f"memory shows row {offset}, which is not folded", offset)
+        for offset in sorted(folded.difference(visible)):
+            if offset not in self.rows:
+                continue
+            body = to_row(self.rows[offset]).body
+            if self.services.memory.indexable(body, index) and self.services.memory.row_text(body).strip():
+                self.fault("V8", f"folded row {offset} is not in memory", offset)

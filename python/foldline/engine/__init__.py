@@ -1,0 +1,1 @@
+"""Decisions of Foldline as pure functions over frozen dataclasses."""

@@ -1,0 +1,149 @@
+"""What a session's state becomes when an edit or a restore puts another list in place (X1, X2, R3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from foldline.domain.enums import RunOutcome
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.ports import CallUpdate
+from foldline.domain.rows import AssistantRow, Row, SystemRow, ToolResultRow, calls_of
+from foldline.domain.session import CallState, ClosedRun, Session, SupersededRow, SystemKey
+from foldline.engine.appending import close_run_calls
+
+Sizes = Mapping[int, tuple[int, int]]
+"""(raw tokens, bytes) of rows by offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relisted:
+    """``closed`` is the open run, cancelled because a row of its request went (X2)."""
+
+    session: Session
+    calls: tuple[CallUpdate, ...]
+    closed: ClosedRun | None
+
+
+def relist(
+    session: Session, before: Sequence[Row], after: Sequence[Row], folded: AbstractSet[int], sizes: Sizes, revision: int
+) -> Relisted:
+    """Derives keys, calls, run and pins from the list ``after``.
+
+    Args:
+        session: the state before, with ``revision`` still the old one.
+        before, after: the active rows before and after, in list order.
+        folded: offsets that are folded in the lineage of the new revision.
+        revision: the revision that the edit or restore makes; it is what removed calls name (R3).
+    """
+    keys, gone = _system(after, sizes)
+    calls = _calls(session, after, folded)
+    updates = _updates(before, after, folded, revision)
+    pinned = sum(sizes[r.offset][0] for r in after if r.pinned)
+    changed = replace(session, system_keys=keys, superseded=gone, calls=calls, pinned_tokens=pinned)
+    run, active = session.open_run, {r.offset for r in after}
+    if run is None:
+        return Relisted(changed, updates, None)
+    if not active.issuperset(run.request):
+        closed = ClosedRun(run.run_id, RunOutcome.CANCELLED, run.request)
+        return Relisted(replace(close_run_calls(changed, run), open_run=None), updates, closed)
+    rounds = sum(1 for r in after if isinstance(r.body, AssistantRow) and r.run_id == run.run_id)
+    folded_rounds = run.rounds - sum(1 for r in before if isinstance(r.body, AssistantRow) and r.run_id == run.run_id)
+    return Relisted(replace(changed, open_run=replace(run, rounds=rounds + max(0, folded_rounds))), updates, None)
+
+
+def _system(after: Sequence[Row], sizes: Sizes) -> tuple[tuple[SystemKey, ...], tuple[SupersededRow, ...]]:
+    keys: dict[str, SystemKey] = {}
+    gone: list[SupersededRow] = []
+    for row in after:
+        if not isinstance(row.body, SystemRow) or not row.body.key:
+            continue
+        known = keys.get(row.body.key)
+        place = known.place if known else row.offset
+        newest = known is None or row.body.version > known.version
+        old = known.offset if known and newest else (None if newest else row.offset)
+        if old is not None:
+            gone.append(SupersededRow(old, *sizes[old]))
+        if newest:
+            keys[row.body.key] = SystemKey(row.body.key, row.body.version, row.offset, place)
+    return tuple(keys.values()), tuple(gone)
+
+
+def _calls(session: Session, after: Sequence[Row], folded: AbstractSet[int]) -> tuple[CallState, ...]:
+    known = {(c.offset, c.call_id): c for c in session.calls}
+    results = [r.body for r in after if isinstance(r.body, ToolResultRow)]
+    final = {(b.call_offset, b.call_id): b.late for b in results if not b.interim}
+    interim = {(b.call_offset, b.call_id) for b in results if b.interim}
+    calls = [c for c in session.calls if c.folded and not c.answered and c.offset in folded]
+    for row in after:
+        for call in calls_of(row.body):
+            name = (row.offset, call.call_id)
+            state = known.get(name) or CallState(row.offset, call.call_id, call.name, row.run_id)
+            state = replace(state, folded=False, answered=name in final, interim=name in interim)
+            if not state.answered or final[name] or state.interim:
+                # A late result stands beside the placeholder that was sent before it.
+                late = state.answered and final[name] and not state.interim
+                calls.append(replace(state, placeholder=state.placeholder or ("pending" if late else "")))
+    return tuple(sorted(calls, key=lambda c: c.offset))
+
+
+def _updates(
+    before: Sequence[Row], after: Sequence[Row], folded: AbstractSet[int], revision: int
+) -> tuple[CallUpdate, ...]:
+    active = {r.offset for r in after}
+    final = {
+        (b.call_offset, b.call_id): r.offset
+        for r in after
+        if isinstance(b := r.body, ToolResultRow) and not b.interim
+    }
+    updates = [
+        CallUpdate(r.offset, c.call_id, removed_by=revision)
+        for r in before
+        if r.offset not in active and r.offset not in folded
+        for c in calls_of(r.body)
+    ]
+    updates += [
+        CallUpdate(r.offset, c.call_id, result_offset=final.get((r.offset, c.call_id)))
+        for r in after
+        for c in calls_of(r.body)
+    ]
+    return tuple(updates)
+
+
+def check_edit(
+    before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequence[int]], session: Session
+) -> None:
+    """X1: no key without its current row, no result without its call, no half unit.
+
+    Args:
+        units: the units of the list before, as offsets.
+
+    Raises:
+        FoldlineError: EDIT_SPLITS_UNIT, naming the rows.
+    """
+    active = {r.offset for r in after}
+    for unit in units:
+        left = [o for o in unit if o in active]
+        if left and len(left) != len(unit):
+            raise _splits(f"rows {_names(unit)} move as one, the edit keeps only {_names(left)}", unit)
+    for key in session.system_keys:
+        versions = [r.offset for r in after if isinstance(r.body, SystemRow) and r.body.key == key.key]
+        newest = max(
+            (r.body.version for r in after if isinstance(r.body, SystemRow) and r.body.key == key.key), default=-1
+        )
+        if newest < key.version:
+            raise _splits(f"system row {key.key} would lose its current version {key.version}", versions or [key.offset])
+    made = {(r.offset, c.call_id) for r in after for c in calls_of(r.body)}
+    for row in after:
+        if isinstance(row.body, ToolResultRow) and not row.body.late:
+            if (row.body.call_offset, row.body.call_id) not in made:
+                raise _splits(f"result {row.offset} would lose its call {row.body.call_id}", [row.offset])
+
+
+def _names(offsets: Sequence[int]) -> str:
+    return ", ".join(map(str, offsets))
+
+
+def _splits(message: str, offsets: Sequence[int]) -> FoldlineError:
+    return FoldlineError(Reason.EDIT_SPLITS_UNIT, message, offsets=",".join(map(str, offsets)))
