@@ -51,10 +51,19 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The most that one result of the open run is sent with (B1, B9), on each axis; None leaves the axis free."""
+    """What one result of the open run may take (B1, B9); None leaves an axis free.
+
+    Kept in units that no later reading changes, so that an unchanged share gives the same text again.
+
+    Attributes:
+        bytes: of its row in the request body.
+        tokens: of its row, raw, before the learned factor.
+        head_bytes: UTF-8 bytes of a shortened text, where the model's vocabulary is not embedded.
+    """
 
     bytes: int | None = None
     tokens: int | None = None
+    head_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
