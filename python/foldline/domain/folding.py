@@ -33,7 +33,9 @@ class RowFacts:
         tokens: raw estimate of the row, before the learned factor.
         call_ids: host tool calls of an assistant row, in order.
         call_id, call_offset: the call a tool result answers.
+        derived_from: the row whose call identity a derived assistant row keeps (K2).
         paused: an assistant row that ends on a paused server-side tool (§1 round).
+        resumes: an assistant row that holds the result of a server-side call made in an earlier row.
         system_key: key of a keyed system row.
         indexable: enters memory when it folds (§2, M2).
         summary_of_run: a summary that covers rounds of that run.
@@ -52,7 +54,9 @@ class RowFacts:
     is_error: bool = False
     interim: bool = False
     late: bool = False
+    derived_from: int | None = None
     paused: bool = False
+    resumes: bool = False
     system_key: str = ""
     superseded: bool = False
     indexable: bool = False
@@ -74,7 +78,12 @@ def facts_of(
         server_open = bool(body.content) and isinstance(body.content[-1], ServerToolBlock) and not body.content[-1].result
         speaks = any(isinstance(b, TextBlock | TranscriptBlock | ToolCallBlock) for b in body.content)
         paused = body.stop_reason == StopReason.PAUSED or (body.stop_reason is None and server_open)
-        return RowFacts(**facts, call_ids=calls, paused=paused, indexable=speaks and body.derived_from is None)  # type: ignore[arg-type]
+        made = {b.call_id for b in body.content if isinstance(b, ServerToolBlock) and not b.result}
+        resumes = any(isinstance(b, ServerToolBlock) and b.result and b.call_id not in made for b in body.content)
+        return RowFacts(
+            **facts, call_ids=calls, derived_from=body.derived_from, paused=paused, resumes=resumes,  # type: ignore[arg-type]
+            indexable=speaks and body.derived_from is None,
+        )  # fmt: skip
     if isinstance(body, ToolResultRow):
         return RowFacts(
             **facts, call_id=body.call_id, call_offset=body.call_offset, is_error=body.is_error,  # type: ignore[arg-type]
@@ -138,6 +147,7 @@ class FoldPlan:
         predicted_saving: ``discarded_tokens`` less the usual summary size (C4).
         retained_tokens: estimate of the retained rows.
         discarded_bytes: body bytes of the discarded rows (C7).
+        follow_up: stage 2 is due at the same check, as a fold of its own (F3, F5).
     """
 
     scope: FoldScope
@@ -154,6 +164,7 @@ class FoldPlan:
     predicted_saving: int
     transcript_tokens: int
     discarded_bytes: int = 0
+    follow_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
