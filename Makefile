@@ -1,0 +1,63 @@
+# Every target is a command of the README; `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+RUST := $(shell git ls-files 'rust/core/*' 'rust/py/*' 2>/dev/null) Cargo.toml Cargo.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help build run demo test test-slow test-rust test-go lint proto bench clean lock
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+$(STAMP).env: requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+$(STAMP).core: $(STAMP).env $(RUST) pyproject.toml
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+build: $(STAMP).core ## Make the environment in .venv and build the core into it
+
+run: build ## Build, then serve on loopback and a Unix socket with the embedded default
+	$(BIN)/foldline serve
+
+demo: build ## Play a long session, fold it, and find again what was folded
+	$(BIN)/foldline demo
+
+test: build test-rust test-go ## Build and pass the tests
+	$(BIN)/pytest -n 2 --dist loadfile
+
+test-rust: ## The core's own tests
+	cargo test -q --locked -j 2 -p foldline-core
+
+test-go: build ## A client written only from the contract, in Go
+	cd examples/go && go vet ./... && go build -o /dev/null ./...
+
+test-slow: build ## Every code point, crash campaigns and the other long suites
+	$(BIN)/pytest -m slow
+
+lint: build ## Format, types, layers, contract and generated code
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=python $(BIN)/lint-imports --no-cache
+	$(BIN)/buf lint
+	$(BIN)/python scripts/gen_protos.py --check
+	cargo fmt --all --check
+	cargo clippy -q --locked -j 2 --all-targets -- -D warnings
+
+proto: build ## Generate the stubs again after a change of the contract
+	$(BIN)/python scripts/gen_protos.py
+
+bench: build ## Measure every figure, or one: make bench B=G3
+	$(BIN)/python -m bench $(B)
+
+lock: ## Resolve requirements.lock again
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--group dev pyproject.toml -o requirements.lock
+
+clean: ## Remove what was built
+	rm -rf $(VENV) target
