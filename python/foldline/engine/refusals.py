@@ -111,7 +111,7 @@ _CONTEXT = (
     _words(r"prompt contains <tokens> tokens.{0,60}?model with <limit> maximum context length"),
     _words(r"maximum prompt length is <limit> but the request contains <tokens>"),
     _words(r"must have less than <limit> tokens\. given: <tokens>"),
-    _words(r"tokens. \+ .max_new_tokens. must be <= <limit>\. given: <tokens>"),
+    _words(r"tokens \+ .max_new_tokens. must be <= <limit>\. given: <tokens>"),
     _words(r"prompt is <tokens> tokens but the (model )?context window is <limit>"),
     # without the count, or without any number
     _words(r"max(imum)? context (length|window) (is|of) <limit>"),
@@ -157,8 +157,8 @@ def _readable(body: bytes) -> str:
     try:
         parts = _strings(json.loads(text), 0)
     except (ValueError, RecursionError):
-        return text
-    return "\n".join([text, *parts])
+        parts = []
+    return " ".join(" ".join([text, *parts]).split())
 
 
 def _strings(value: Any, depth: int) -> list[str]:
