@@ -13,7 +13,7 @@ from typing import Any
 
 from foldline.domain.enums import RefusalKind
 
-READ_BYTES = 65_536
+READ_BYTES = 16_384
 """More of a body than this is not read: errors are short, and what follows may be the prompt."""
 
 
