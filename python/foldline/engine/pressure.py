@@ -39,6 +39,7 @@ class Measurement:
     exact_bytes: int | None = None
     exact_source: ReadingSource = ReadingSource.EXACT
     exact_bytes_source: ReadingSource = ReadingSource.EXACT
+    exact_bytes_source: ReadingSource = ReadingSource.EXACT
     overhead_tokens: int | None = None
     overhead_bytes: int | None = None
     in_run: bool = False
