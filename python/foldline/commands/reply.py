@@ -216,15 +216,11 @@ def bound_results(
     encoding = services.encoding(session.model) or ""
     whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
     results = [
-        bounding.BoundableResult(
-            offset=o, call_id=b.call_id, tokens=factor.apply(known, rows[o].tokens), bytes=rows[o].bytes,
-            text_bytes=len(whole[o].encode()),
-        )
-        for o, b in bodies.items()
-    ]  # fmt: skip
+        bounding.BoundableResult(offset=o, tokens=rows[o].tokens, bytes=rows[o].bytes) for o in bodies
+    ]
     planned = bounding.plan(
         results,
-        rest_tokens=report.forecast_tokens - sum(r.tokens for r in results),
+        rest_tokens=report.forecast_tokens - factor.apply(known, sum(r.tokens for r in results)),
         rest_bytes=report.body_bytes - sum(r.bytes for r in results),
         limits=limits, policy=policy, previous=run.share, encoding=encoding, factor=known.value,
     )  # fmt: skip
@@ -236,7 +232,7 @@ def bound_results(
         body = bodies[offset]
         name = names.get((body.call_offset or 0, body.call_id), "")
         text, kept = bounding.shorten(
-            whole[offset], planned.share, call_id=body.call_id, name=name, policy=policy, encoding=encoding, factor=known.value
+            whole[offset], planned.share, call_id=body.call_id, name=name, policy=policy, encoding=encoding
         )
         texts[offset] = text
         bounds.append(BoundedResult(offset, body.call_id, kept, len(whole[offset].encode()), text))
