@@ -1,0 +1,1 @@
+"""The SQLite store: one writer with group commit, readers beside it, WAL."""

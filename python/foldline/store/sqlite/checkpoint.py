@@ -1,0 +1,90 @@
+"""Keeps the write-ahead log bounded without a commit waiting for it.
+
+A checkpoint copies pages and syncs twice, so it runs on a connection of its own beside the writer. The log starts over
+only when every page is copied at one moment; commits that come meanwhile prevent that, so the few pages they added are
+copied once more between two commits.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from foldline.store.sqlite.connection import READER_CACHE_KIB, connect
+
+CHECKPOINT_ROWS = 1_500
+"""Changed rows after which the log is copied back: roughly 12 MB of log when each commit changes few rows."""
+
+WAL_READY_BYTES = 16 << 20
+"""Size the log is given at start. Writing into blocks that exist costs half of what growing a file does at each sync."""
+
+
+def prepare_log(path: Path) -> None:
+    """Fills the log up with zeros, which no reader takes for pages: their checksums do not match."""
+    log = path.with_name(path.name + "-wal")
+    try:
+        with log.open("r+b") as file:
+            missing = WAL_READY_BYTES - file.seek(0, os.SEEK_END)
+            if missing > 0:
+                file.write(bytes(missing))
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        # No room, or no log yet: commits work all the same, only slower.
+        return
+
+
+class Checkpointer:
+    """A thread that copies the log back into the file when enough was written.
+
+    Args:
+        between_commits: runs a function on the writer's connection while nothing is written.
+    """
+
+    def __init__(
+        self, path: Path, between_commits: Callable[[Callable[[sqlite3.Connection], None]], None]
+    ) -> None:
+        self._path = path
+        self._between_commits = between_commits
+        self._changes = 0
+        self._due = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="foldline-checkpoint", daemon=True)
+        self._thread.start()
+
+    def committed(self, changes: int) -> None:
+        """Counts changed rows; called by the writer after each commit."""
+        self._changes += changes
+        if self._changes >= CHECKPOINT_ROWS:
+            self._changes = 0
+            self._due.set()
+
+    def stop(self) -> None:
+        """Ends the thread, after the checkpoint it may be in."""
+        self._stopped = True
+        self._due.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection = connect(self._path, READER_CACHE_KIB)
+        try:
+            while True:
+                self._due.wait()
+                self._due.clear()
+                if self._stopped:
+                    return
+                try:
+                    _copy(connection)
+                    self._between_commits(_copy)
+                except Exception:  # noqa: BLE001
+                    # A busy or failing disk: the log stays, and the next round tries again. Commits report for themselves.
+                    continue
+        finally:
+            connection.close()
+
+
+def _copy(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

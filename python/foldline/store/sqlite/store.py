@@ -1,0 +1,220 @@
+"""The store of one data directory."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from foldline.domain.enums import RevisionKind
+from foldline.domain.events import Event
+from foldline.domain.ports import Archive, Batch, Rewrite, StoredRequest
+from foldline.domain.session import Session
+from foldline.store.codec import encode
+from foldline.store.lock import DirectoryLock
+from foldline.store.sqlite import deletion, memory, writes
+from foldline.store.sqlite.checkpoint import Checkpointer, prepare_log
+from foldline.store.sqlite.connection import ReadPool, connect_writer
+from foldline.store.sqlite.errors import published_errors
+from foldline.store.sqlite.migrate import migrate, packaged_migrations
+from foldline.store.sqlite.reads import SqliteReads
+from foldline.store.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+
+class SqliteSnapshot(SqliteReads):
+    """Reads that all see the store as it was at one moment. For the thread that opened it."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with published_errors():
+            yield self._connection
+
+    def _snapshot(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._reading()
+
+
+class SqliteStore(SqliteReads):
+    """``domain.ports.Store`` in one SQLite file. Thread-safe; one process at a time.
+
+    An acknowledged write survives a killed process always, and a lost machine with ``synchronous`` FULL.
+
+    Args:
+        path: the file; its directory is made, and locked, as the data directory.
+        synchronous: FULL syncs the disk at every commit, NORMAL at checkpoints only.
+        clock: seconds since the epoch; decides how old a request is (W2).
+
+    Raises:
+        StoreLocked: another server holds the directory.
+        FoldlineError: STORE_CORRUPT, or NOT_READY where a newer version wrote the store.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous is {synchronous}, allowed are FULL and NORMAL")
+        self._path = Path(path).absolute()
+        self._clock = clock
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock(self._path.parent)
+        self._closed = False
+        try:
+            with published_errors():
+                self._open(synchronous)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, synchronous: str) -> None:
+        self._connection = connect_writer(self._path, synchronous)
+        try:
+            migrate(self._connection, packaged_migrations(), self._clock())
+            prepare_log(self._path)
+            self._pool = ReadPool(self._path)
+            self._writer = Writer(self._connection, self._committed)
+            self._checkpointer = Checkpointer(self._path, self._writer.submit_alone)
+        except BaseException:
+            self._connection.close()
+            raise
+        for key in deletion.marked(self._connection):
+            self._remove(key)
+
+    # Writing
+
+    def create_session(self, session: Session, request: StoredRequest | None) -> Session:
+        """Writes a new session and its CREATED rewrite; returns it with its key.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS.
+        """
+        now = self._clock()
+        created = Rewrite(session.revision, RevisionKind.CREATED, session.revision, (), session.digest, now)
+
+        def write(db: sqlite3.Connection) -> Session:
+            stored = writes.insert_session(db, session)
+            writes.insert_rewrites(db, stored.key, (created,))
+            if request:
+                writes.insert_request(db, session.tenant, 0, request, now)
+            return stored
+
+        return self._write(write)
+
+    def import_session(self, archive: Archive, request: StoredRequest | None) -> Session:
+        """Writes a whole exported session in one transaction; returns its state with its new key.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS; INTERNAL where rows are out of order.
+        """
+        now = self._clock()
+        session = archive.session
+        writes.check_rows(archive.rows, -1, session)
+
+        def write(db: sqlite3.Connection) -> Session:
+            stored = writes.insert_session(db, session)
+            key = stored.key
+            writes.insert_rows(db, key, archive.rows)
+            writes.insert_rewrites(db, key, archive.rewrites)
+            writes.put_calls(db, key, archive.calls)
+            writes.put_closed_runs(db, key, archive.closed_runs)
+            writes.import_events(db, key, archive.events)
+            for entry, visible in archive.entries:
+                memory.insert_entry(db, key, entry, visible)
+            if request:
+                writes.insert_request(db, session.tenant, 0, request, now)
+            return stored
+
+        return self._write(write)
+
+    def commit(self, batch: Batch) -> tuple[Event, ...]:
+        """Writes a batch durably; returns its events as stored, with their ``seq``.
+
+        Raises:
+            RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
+            FoldlineError: SESSION_NOT_FOUND, REQUEST_ID_REUSED.
+        """
+        state, now = encode(batch.session), self._clock()
+        return self._write(lambda db: writes.write_batch(db, batch, state, now))
+
+    def delete_session(self, key: int) -> None:
+        """Removes rows, archive, memory, events and requests of the session; a crash half-way is made good at start."""
+        if self._write(lambda db: deletion.mark(db, key)):
+            self._remove(key)
+
+    def drop_scope(self, key: int) -> int:
+        """Removes a session's memory in one transaction and closes its scope for good (M7); returns how many entries.
+
+        Raises:
+            FoldlineError: SESSION_NOT_FOUND.
+        """
+        return self._write(lambda db: writes.drop_scope(db, key))
+
+    def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
+        """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
+        self._write(lambda db: memory.put_vectors(db, identity, vectors))
+
+    def purge(self, now: float | None = None) -> None:
+        """Forgets answers to requests, and prepared requests, older than 24 h (W2), in transactions of bounded size."""
+        before = (self._clock() if now is None else now) - writes.REPEAT_SECONDS
+        for table in ("request", "prepared"):
+            while self._write(lambda db, table=table: deletion.purge_chunk(db, table, before)):  # type: ignore[misc]
+                pass
+
+    # Life
+
+    @contextmanager
+    def snapshot(self) -> Iterator[SqliteSnapshot]:
+        """Reads that all see one state of the store. Keep it short: the log cannot start over meanwhile."""
+        with self._snapshot() as connection:
+            yield SqliteSnapshot(connection, self._clock)
+
+    def ping(self) -> None:
+        """Reads once.
+
+        Raises:
+            FoldlineError: NOT_READY, STORE_CORRUPT.
+        """
+        with self._reading() as db:
+            db.execute("SELECT count(*) FROM schema_version").fetchone()
+
+    def close(self) -> None:
+        """Waits for writes under way, copies the log back and gives the directory free. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._checkpointer.stop()
+        self._pool.close()
+        self._writer.submit_alone(lambda db: db.close())
+        self._lock.release()
+
+    def _committed(self, changes: int) -> None:
+        self._checkpointer.committed(changes)
+
+    def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        with published_errors():
+            return self._writer.submit(run)
+
+    def _remove(self, key: int) -> None:
+        while self._write(lambda db: deletion.remove_chunk(db, key)):
+            pass
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with published_errors(), self._pool.connection() as connection:
+            yield connection
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        with published_errors(), self._pool.snapshot() as connection:
+            yield connection
