@@ -6,6 +6,7 @@ A store is correct when it passes ``tests/contract/store``; nothing else defines
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -140,37 +141,13 @@ class Archive:
     """Memory entries and whether each is visible; vectors are made again."""
 
 
-class Store(Protocol):
-    """Durable state. Every write is one transaction; every read sees committed data only. Thread-safe."""
-
-    def create_session(self, session: Session, request: StoredRequest | None) -> Session:
-        """Writes a new session and its CREATED rewrite; returns it with its key.
-
-        Raises:
-            FoldlineError: SESSION_EXISTS.
-        """
+class StoreReads(Protocol):
+    """What a store answers. Every read sees committed data only."""
 
     def load_session(self, tenant: str, session_id: str) -> Session | None: ...
 
     def list_sessions(self, tenant: str, after: str, limit: int) -> list[Session]:
         """Sessions in order of id, after ``after``."""
-
-    def delete_session(self, key: int) -> None:
-        """Removes rows, archive, memory, events and requests of the session."""
-
-    def import_session(self, archive: "Archive", request: StoredRequest | None) -> Session:
-        """Writes a whole exported session in one transaction; returns its state with its new key.
-
-        Raises:
-            FoldlineError: SESSION_EXISTS.
-        """
-
-    def commit(self, batch: Batch) -> tuple[Event, ...]:
-        """Writes a batch durably; returns its events with their ``seq``.
-
-        Raises:
-            RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
-        """
 
     def active_offsets(self, key: int, revision: int | None = None) -> list[int]:
         """The active list in list order, now or at a revision; empty list for revision 0.
@@ -191,7 +168,7 @@ class Store(Protocol):
     def count_rows(self, key: int) -> int: ...
 
     def rewrites(self, key: int, after: int, limit: int) -> list[Rewrite]:
-        """Rewrites by revision, after ``after``; the first is the creation."""
+        """Rewrites by revision, after ``after`` (-1 for all); the first is the creation."""
 
     def export_session(self, key: int) -> Archive:
         """Everything of a session, read from one snapshot."""
@@ -203,7 +180,8 @@ class Store(Protocol):
 
     def find_prepared(self, key: int, prepare_id: str) -> Prepared | None: ...
 
-    def find_request(self, tenant: str, key: int, request_id: str) -> StoredRequest | None: ...
+    def find_request(self, tenant: str, key: int, request_id: str) -> StoredRequest | None:
+        """The first answer of a request id of the last 24 h; ``key`` 0 for requests that concern no session yet (W2)."""
 
     def find_tools(self, key: int, digest: str) -> Tools | None: ...
 
@@ -232,6 +210,11 @@ class Store(Protocol):
     def memory_ids(self, key: int, where: MemoryFilter) -> list[int]:
         """Ids of visible entries that pass ``where``, by (offset, chunk)."""
 
+    def enumerate_memory(
+        self, key: int, where: MemoryFilter, after: tuple[int, int], limit: int
+    ) -> list[StoredEntry]:
+        """Visible entries that pass ``where``, by (offset, chunk), after ``after``; (0, 0) starts (M7)."""
+
     def memory_vectors(self, key: int, identity: str, ids: Sequence[int] | None = None) -> list[tuple[int, bytes]]:
         """(entry id, vector) of visible entries, of these ``ids`` only if given, whose vector is of ``identity``.
 
@@ -250,8 +233,58 @@ class Store(Protocol):
         Entries embedded by another model are among them and keep their old vector until put_vectors replaces it (M8).
         """
 
+
+class Store(StoreReads, Protocol):
+    """Durable state. Every write is one transaction; every method may be called by any thread."""
+
+    def create_session(self, session: Session, request: StoredRequest | None) -> Session:
+        """Writes a new session and its CREATED rewrite; returns it with its key.
+
+        The request is kept in the tenant's own scope (key 0).
+
+        Raises:
+            FoldlineError: SESSION_EXISTS.
+        """
+
+    def import_session(self, archive: Archive, request: StoredRequest | None) -> Session:
+        """Writes a whole exported session in one transaction; returns its state with its new key.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS.
+        """
+
+    def delete_session(self, key: int) -> None:
+        """Removes rows, archive, memory, events and requests of the session."""
+
+    def commit(self, batch: Batch) -> tuple[Event, ...]:
+        """Writes a batch durably; returns its events as stored, with their ``seq``.
+
+        Offsets ascend over all batches of a session, and the revisions of its rows with them.
+
+        Raises:
+            RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
+            FoldlineError: SESSION_NOT_FOUND; REQUEST_ID_REUSED where another commit has just answered the request id;
+                INTERNAL where rows are out of order.
+        """
+
+    def drop_scope(self, key: int) -> int:
+        """Removes a session's memory in one transaction and closes its scope for good; returns how many entries (M7).
+
+        Sessions loaded from then on say ``memory_dropped``; a commit with ``publish`` publishes nothing, and its
+        record and events say so.
+
+        Raises:
+            FoldlineError: SESSION_NOT_FOUND.
+        """
+
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
+
+    def purge(self, now: float | None = None) -> None:
+        """Forgets answers to requests, and prepared requests, older than 24 h (W2), a bounded number at a time."""
+
+    def snapshot(self) -> AbstractContextManager[StoreReads]:
+        """Reads that all see the store as it is now, for the calling thread and the length of a block."""
 
     def ping(self) -> None: ...
 

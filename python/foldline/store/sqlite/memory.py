@@ -190,6 +190,12 @@ def ids(db: sqlite3.Connection, key: int, where: MemoryFilter) -> list[int]:
     return [entry_id for (entry_id,) in rows]
 
 
+def visible_offsets(db: sqlite3.Connection, key: int) -> set[int]:
+    """Offsets whose entries the scope shows."""
+    rows = db.execute("SELECT DISTINCT offset FROM memory_entry WHERE session_key = ? AND visible = 1", (key,))
+    return {offset for (offset,) in rows}
+
+
 def vectors(
     db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[int] | None
 ) -> list[tuple[int, bytes]]:

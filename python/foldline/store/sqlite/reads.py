@@ -269,6 +269,11 @@ class SqliteReads:
         with self._reading() as db:
             return memory.ids(db, key, where)
 
+    def visible_offsets(self, key: int) -> set[int]:
+        """Offsets whose entries the scope shows."""
+        with self._reading() as db:
+            return memory.visible_offsets(db, key)
+
     def enumerate_memory(
         self, key: int, where: MemoryFilter, after: tuple[int, int], limit: int
     ) -> list[StoredEntry]:
