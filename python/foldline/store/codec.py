@@ -60,9 +60,7 @@ def decode_ranges(data: bytes) -> tuple[OffsetRange, ...]:
     try:
         return _decoder(tuple[tuple[int, int], ...]).decode(data)  # type: ignore[no-any-return]
     except msgspec.MsgspecError as error:
-        raise FoldlineError(
-            Reason.STORE_CORRUPT, "a stored list of offsets cannot be read", record="ranges"
-        ) from error
+        raise FoldlineError(Reason.STORE_CORRUPT, "a stored list of offsets cannot be read", record="ranges") from error
 
 
 def _typed(name: str, value: Any) -> Any:

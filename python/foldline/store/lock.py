@@ -10,6 +10,11 @@ from foldline.domain.errors import StoreLocked
 
 LOCK_NAME = "foldline.lock"
 
+_HINT = (
+    "The first line is the process that serves this directory.\n"
+    "The lock ends with that process; deleting this file does not take it away.\n"
+)
+
 
 class DirectoryLock:
     """Holds the lock of a data directory until ``release`` or the end of the process.
@@ -31,8 +36,7 @@ class DirectoryLock:
                 "stop it first, or start with another data directory"
             ) from None
         os.ftruncate(self._fd, 0)
-        hint = "The first line is the process that serves this directory. The lock ends with it; deleting this file does not help.\n"
-        os.pwrite(self._fd, f"{os.getpid()}\n{hint}".encode(), 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n{_HINT}".encode(), 0)
 
     def release(self) -> None:
         """Gives the directory free; a second call does nothing."""

@@ -19,7 +19,8 @@ CHECKPOINT_ROWS = 1_500
 """Changed rows after which the log is copied back: roughly 12 MB of log when each commit changes few rows."""
 
 WAL_READY_BYTES = 16 << 20
-"""Size the log is given at start. Writing into blocks that exist costs half of what growing a file does at each sync."""
+"""Size the log is given at start. A sync after writing into blocks that exist costs half of one
+after growing the file."""
 
 
 def prepare_log(path: Path) -> None:
@@ -44,9 +45,7 @@ class Checkpointer:
         between_commits: runs a function on the writer's connection while nothing is written.
     """
 
-    def __init__(
-        self, path: Path, between_commits: Callable[[Callable[[sqlite3.Connection], None]], None]
-    ) -> None:
+    def __init__(self, path: Path, between_commits: Callable[[Callable[[sqlite3.Connection], None]], None]) -> None:
         self._path = path
         self._between_commits = between_commits
         self._changes = 0
@@ -79,8 +78,9 @@ class Checkpointer:
                 try:
                     _copy(connection)
                     self._between_commits(_copy)
-                except Exception:  # noqa: BLE001
-                    # A busy or failing disk: the log stays, and the next round tries again. Commits report for themselves.
+                except Exception:
+                    # A busy or failing disk: the log stays and the next round tries again. Commits have errors of their
+                    # own.
                     continue
         finally:
             connection.close()

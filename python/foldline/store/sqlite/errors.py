@@ -25,9 +25,7 @@ _REASONS = {
 def store_error(error: Exception) -> FoldlineError:
     """The published form of an error of the ``sqlite3`` module. Details stay in ``__cause__`` for the log (W8)."""
     if isinstance(error, OverflowError):
-        return FoldlineError(
-            Reason.FIELD_VALIDATION, f"a number is over {2**63 - 1}", range=f"<= {2**63 - 1}"
-        )
+        return FoldlineError(Reason.FIELD_VALIDATION, f"a number is over {2**63 - 1}", range=f"<= {2**63 - 1}")
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         closed = isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)

@@ -17,7 +17,10 @@ from foldline.domain.memory import MemoryEntry, MemoryFilter, StoredEntry
 
 OWN_WEIGHT, CONTEXT_WEIGHT = 2.0, 1.0
 
-_ENTRY = "e.id, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, e.create_time"
+_ENTRY = (
+    "e.id, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, "
+    "e.create_time"
+)
 _FROM = "memory_entry e JOIN memory_text t ON t.entry_id = e.id"
 
 
@@ -43,8 +46,8 @@ def insert_entry(db: sqlite3.Connection, key: int, entry: MemoryEntry, visible: 
         "(session_key, offset, chunk, visible, kind, role, byte_start, byte_end, call_id, create_time) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            key, entry.offset, entry.chunk, visible, entry.kind.value, entry.role.value, entry.byte_start, entry.byte_end,
-            entry.call_id, entry.create_time,
+            key, entry.offset, entry.chunk, visible, entry.kind.value, entry.role.value,
+            entry.byte_start, entry.byte_end, entry.call_id, entry.create_time,
         ),
     ).lastrowid  # fmt: skip
     db.execute(
@@ -59,14 +62,10 @@ def insert_entry(db: sqlite3.Connection, key: int, entry: MemoryEntry, visible: 
 
 def show_only(db: sqlite3.Connection, key: int, ranges: Sequence[OffsetRange]) -> None:
     """Shows the entries of exactly these offsets; writes only where that changes something."""
-    entries = db.execute(
-        "SELECT id, offset, visible FROM memory_entry WHERE session_key = ?", (key,)
-    ).fetchall()
+    entries = db.execute("SELECT id, offset, visible FROM memory_entry WHERE session_key = ?", (key,)).fetchall()
     shown = _Ranges(ranges)
     changes = [
-        (int(not visible), entry_id)
-        for entry_id, offset, visible in entries
-        if bool(visible) != (offset in shown)
+        (int(not visible), entry_id) for entry_id, offset, visible in entries if bool(visible) != (offset in shown)
     ]
     db.executemany("UPDATE memory_entry SET visible = ? WHERE id = ?", changes)
 
@@ -105,9 +104,7 @@ def put_vectors(db: sqlite3.Connection, identity: str, vectors: Sequence[tuple[i
     (embedder,) = db.execute("SELECT id FROM embedder WHERE identity = ?", (identity,)).fetchone()
     for entry_id, vector in vectors:
         if db.execute("UPDATE memory_entry SET embedder = ? WHERE id = ?", (embedder, entry_id)).rowcount:
-            db.execute(
-                "INSERT OR REPLACE INTO memory_vector (entry_id, vector) VALUES (?, ?)", (entry_id, vector)
-            )
+            db.execute("INSERT OR REPLACE INTO memory_vector (entry_id, vector) VALUES (?, ?)", (entry_id, vector))
 
 
 def search(
@@ -184,7 +181,8 @@ def ids(db: sqlite3.Connection, key: int, where: MemoryFilter) -> list[int]:
     """Ids of visible entries that pass ``where``, by (offset, chunk)."""
     condition, values = _condition(where)
     rows = db.execute(
-        f"SELECT e.id FROM memory_entry e WHERE e.session_key = ? AND e.visible = 1{condition} ORDER BY e.offset, e.chunk",
+        f"SELECT e.id FROM memory_entry e WHERE e.session_key = ? AND e.visible = 1{condition} "
+        "ORDER BY e.offset, e.chunk",
         (key, *values),
     )
     return [entry_id for (entry_id,) in rows]
@@ -196,9 +194,7 @@ def visible_offsets(db: sqlite3.Connection, key: int) -> set[int]:
     return {offset for (offset,) in rows}
 
 
-def vectors(
-    db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[int] | None
-) -> list[tuple[int, bytes]]:
+def vectors(db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[int] | None) -> list[tuple[int, bytes]]:
     """(entry id, vector) of visible entries whose vector is of ``identity``, by id."""
     condition, values = "", []
     if wanted is not None:
@@ -226,7 +222,8 @@ def pending(db: sqlite3.Connection, identity: str, limit: int) -> list[tuple[int
     found: list[tuple[int, StoredEntry]] = []
     for compared in ("<", ">"):
         rows = db.execute(
-            f"SELECT e.session_key, {_ENTRY} FROM {_FROM} WHERE e.embedder {compared} ? ORDER BY e.embedder, e.id LIMIT ?",
+            f"SELECT e.session_key, {_ENTRY} FROM {_FROM} WHERE e.embedder {compared} ? "
+            "ORDER BY e.embedder, e.id LIMIT ?",
             (embedder, limit - len(found)),
         )
         for key, *columns in rows:

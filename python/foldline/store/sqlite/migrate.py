@@ -71,9 +71,7 @@ def _claim(db: sqlite3.Connection) -> None:
     if "schema_version" in tables:
         return
     if tables:
-        raise FoldlineError(
-            Reason.STORE_CORRUPT, "the file is a database, but no foldline store", tables=len(tables)
-        )
+        raise FoldlineError(Reason.STORE_CORRUPT, "the file is a database, but no foldline store", tables=len(tables))
     db.execute(
         "CREATE TABLE schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, "
         "applied REAL NOT NULL) STRICT"

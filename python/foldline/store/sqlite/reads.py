@@ -209,17 +209,13 @@ class SqliteReads:
                 rows=tuple(
                     map(
                         _row,
-                        db.execute(
-                            f"SELECT {_ROW} FROM archive_row WHERE session_key = ? ORDER BY offset", (key,)
-                        ),
+                        db.execute(f"SELECT {_ROW} FROM archive_row WHERE session_key = ? ORDER BY offset", (key,)),
                     )
                 ),
                 rewrites=tuple(
                     map(
                         _rewrite,
-                        db.execute(
-                            f"SELECT {_REWRITE} FROM rewrite WHERE session_key = ? ORDER BY revision", (key,)
-                        ),
+                        db.execute(f"SELECT {_REWRITE} FROM rewrite WHERE session_key = ? ORDER BY revision", (key,)),
                     )
                 ),
                 calls=tuple(
@@ -238,9 +234,7 @@ class SqliteReads:
                 ),
                 events=tuple(
                     decode_event(*row)
-                    for row in db.execute(
-                        "SELECT body, seq FROM event WHERE session_key = ? ORDER BY seq", (key,)
-                    )
+                    for row in db.execute("SELECT body, seq FROM event WHERE session_key = ? ORDER BY seq", (key,))
                 ),
                 entries=tuple(memory.all_entries(db, key)),
             )
@@ -274,16 +268,12 @@ class SqliteReads:
         with self._reading() as db:
             return memory.visible_offsets(db, key)
 
-    def enumerate_memory(
-        self, key: int, where: MemoryFilter, after: tuple[int, int], limit: int
-    ) -> list[StoredEntry]:
+    def enumerate_memory(self, key: int, where: MemoryFilter, after: tuple[int, int], limit: int) -> list[StoredEntry]:
         """Visible entries that pass ``where``, by (offset, chunk), after ``after`` (M7)."""
         with self._reading() as db:
             return memory.enumerate_entries(db, key, where, after, limit)
 
-    def memory_vectors(
-        self, key: int, identity: str, ids: Sequence[int] | None = None
-    ) -> list[tuple[int, bytes]]:
+    def memory_vectors(self, key: int, identity: str, ids: Sequence[int] | None = None) -> list[tuple[int, bytes]]:
         """(entry id, vector) of visible entries, of these ``ids`` only if given, whose vector is of ``identity``."""
         with self._snapshot() as db:
             return memory.vectors(db, key, identity, ids)

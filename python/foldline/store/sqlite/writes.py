@@ -41,7 +41,8 @@ def insert_session(db: sqlite3.Connection, session: Session) -> Session:
             session_id=session.session_id,
         )
     key = db.execute(
-        "INSERT INTO session (tenant, session_id, memory_dropped, next_offset, revision, state) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO session (tenant, session_id, memory_dropped, next_offset, revision, state) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
         (
             session.tenant, session.session_id, session.memory_dropped, session.next_offset, session.revision,
             encode(session),
@@ -130,9 +131,7 @@ def check_rows(rows: Sequence[StoredRow], after: int, session: Session) -> None:
 
 def _refused(db: sqlite3.Connection, batch: Batch) -> Exception:
     key = batch.session.key
-    found = db.execute(
-        "SELECT revision, next_offset FROM session WHERE key = ? AND deleting = 0", (key,)
-    ).fetchone()
+    found = db.execute("SELECT revision, next_offset FROM session WHERE key = ? AND deleting = 0", (key,)).fetchone()
     if found is None:
         session_id = batch.session.session_id
         return FoldlineError(Reason.SESSION_NOT_FOUND, f"no session {session_id}", session_id=session_id)
@@ -199,8 +198,8 @@ def insert_request(db: sqlite3.Connection, tenant: str, key: int, request: Store
     """
     record = (key, tenant, request.request_id, request.method, request.time, request.payload, request.answer)
     insert = (
-        "INSERT INTO request (session_key, tenant, request_id, method, time, payload, answer) VALUES (?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT DO NOTHING"
+        "INSERT INTO request (session_key, tenant, request_id, method, time, payload, answer) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
     )
     if db.execute(insert, record).rowcount:
         return
@@ -221,9 +220,7 @@ def insert_events(db: sqlite3.Connection, key: int, events: Sequence[Event], fir
     """Writes events numbered from ``first``, and keeps which folds have no end yet."""
     numbered = tuple(replace(event, seq=first + index) for index, event in enumerate(events))
     for event in numbered:
-        db.execute(
-            "INSERT INTO event (session_key, seq, body) VALUES (?, ?, ?)", (key, event.seq, encode(event))
-        )
+        db.execute("INSERT INTO event (session_key, seq, body) VALUES (?, ?, ?)", (key, event.seq, encode(event)))
         if event.kind is EventKind.COMPACTION_STARTED:
             db.execute("INSERT OR REPLACE INTO open_fold VALUES (?, ?, ?)", (key, event.fold_id, event.seq))
         elif event.kind in _TERMINAL:
@@ -243,9 +240,7 @@ def drop_scope(db: sqlite3.Connection, key: int) -> int:
     Raises:
         FoldlineError: SESSION_NOT_FOUND.
     """
-    if not db.execute(
-        "UPDATE session SET memory_dropped = 1 WHERE key = ? AND deleting = 0", (key,)
-    ).rowcount:
+    if not db.execute("UPDATE session SET memory_dropped = 1 WHERE key = ? AND deleting = 0", (key,)).rowcount:
         raise FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there", key=key)
     return memory.drop_entries(db, key)
 
@@ -259,9 +254,7 @@ def _put_prepared(db: sqlite3.Connection, key: int, prepared: Prepared, now: flo
 
 
 def _put_tools(db: sqlite3.Connection, key: int, tools: Tools) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?)", (key, tools.digest, tools.tokens, tools.bytes)
-    )
+    db.execute("INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?)", (key, tools.digest, tools.tokens, tools.bytes))
 
 
 def _put_factor(db: sqlite3.Connection, tenant: str, factor: Factor) -> None:
