@@ -290,7 +290,7 @@ def answered(
         return cadence, UsageVerdict(count, warning=WarningCode.USAGE_OUTLIER)
     # Media are counted high on purpose: a request that is mostly media says little about text.
     learn = not prepared.bounded and media_tokens * 10 <= estimate
-    if not revisions_only_appends or not newest and _has_newer_anchor(cadence, prepared):
+    if not revisions_only_appends or _has_newer_anchor(cadence, prepared):
         return cadence, UsageVerdict(count, learn=learn)
     by = prepared.model if model is None else model
     cadence = replace(cadence, count=Reading(count, by))
@@ -312,7 +312,7 @@ def is_outlier(count: int, prepared: Prepared, estimate: int, media_tokens: int)
 
 
 def refused(cadence: Cadence, kind: RefusalKind, named_tokens: int | None = None) -> Cadence:
-    """Sets the did-not-fit fact where a provider refused a request for its size (4.4); other refusals change nothing."""
+    """Sets the did-not-fit fact where a provider refused a request for its size (4.4), and for nothing else."""
     if kind not in (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE):
         return cadence
     return replace(cadence, did_not_fit=DidNotFit("refused", named_tokens))
@@ -421,7 +421,7 @@ def _gate(trigger: Trigger, cadence: Cadence, policy: Policy, now: float, paid: 
 
 
 def budget_spent(cadence: Cadence, policy: Policy, *, now: float) -> bool:
-    """Whether no further paid source may be called (C6). An hour's attempts, and a day's tokens and cost by clock hours."""
+    """Whether no further paid source may be called (C6): by attempts of the last hour, tokens and cost of the day."""
     if sum(now - t < HOUR for t in cadence.paid_attempts) >= policy.max_paid_folds_per_hour:
         return True
     today = [s for s in cadence.spending if int(now // HOUR) - s.hour < HOURS_A_DAY]

@@ -84,7 +84,8 @@ def _read_model(name: str, entry: Any) -> ModelInfo:
     if encoding and encoding not in encodings():
         _refuse(name, "encoding", encoding, f"one of {', '.join(sorted(encodings()))}")
     sizes = {key: entry[key] for key in _SIZES if key in entry}
-    return ModelInfo(type=_TYPES[model_type], encoding=encoding, prices=_read_prices(name, entry.get("prices")), **sizes)
+    prices = _read_prices(name, entry.get("prices"))
+    return ModelInfo(type=_TYPES[model_type], encoding=encoding, prices=prices, **sizes)
 
 
 def _read_prices(name: str, entry: Any) -> Prices | None:

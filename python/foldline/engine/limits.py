@@ -28,7 +28,7 @@ def limits(policy: Policy, info: ModelInfo, reserve: int | None = None) -> Limit
     if threshold <= 0:
         raise FoldlineError(
             Reason.FIELD_VALIDATION,
-            f"the threshold is {threshold} tokens (fraction {policy.threshold_fraction} of {ceiling}), it must be over 0",
+            f"the threshold is {threshold} tokens ({policy.threshold_fraction} of {ceiling}), it must be over 0",
             field="policy.auto_compact_threshold", value=threshold, range="> 0", ceiling=ceiling,
         )  # fmt: skip
     kept_free = _reserve(policy, info, reserve)
@@ -50,7 +50,7 @@ def limits(policy: Policy, info: ModelInfo, reserve: int | None = None) -> Limit
 
 
 def _reserve(policy: Policy, info: ModelInfo, requested: int | None) -> int:
-    """An explicit policy value as it is; else the request's maximum output, never over W/4 or what the model can put out."""
+    """The policy's value as it is; else the request's maximum output, never over W/4 or the model's own maximum."""
     if policy.output_reserve_tokens is not None:
         return policy.output_reserve_tokens
     wanted = DEFAULT_RESERVE if requested is None else requested

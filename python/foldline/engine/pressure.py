@@ -39,7 +39,6 @@ class Measurement:
     exact_bytes: int | None = None
     exact_source: ReadingSource = ReadingSource.EXACT
     exact_bytes_source: ReadingSource = ReadingSource.EXACT
-    exact_bytes_source: ReadingSource = ReadingSource.EXACT
     overhead_tokens: int | None = None
     overhead_bytes: int | None = None
     in_run: bool = False
@@ -71,7 +70,11 @@ def measure(m: Measurement, cadence: Cadence, limits: Limits) -> PressureReport:
         _signal(SignalKind.HISTORY_ESTIMATE, transcript, threshold, ReadingSource.ESTIMATED, history_class),
         _signal(SignalKind.FORECAST_THRESHOLD, forecast, threshold, forecast_source, TriggerClass.ORDINARY),
         _signal(
-            SignalKind.FORECAST_WINDOW, forecast + limits.reserve, limits.ceiling, forecast_source, TriggerClass.CAPACITY
+            SignalKind.FORECAST_WINDOW,
+            forecast + limits.reserve,
+            limits.ceiling,
+            forecast_source,
+            TriggerClass.CAPACITY,
         ),
         _signal(SignalKind.REQUEST_BYTES, size, limits.byte_limit, size_source, TriggerClass.CAPACITY),
         _did_not_fit(m, cadence),

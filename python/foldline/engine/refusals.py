@@ -19,7 +19,7 @@ READ_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """A refusal: its kind, the tokens it says the request had, the limit it names, and when to come back, in seconds."""
+    """A refusal: its kind, the tokens it says the prompt had, the limit it names, and when to come back in seconds."""
 
     kind: RefusalKind
     named_tokens: int | None = None
@@ -119,9 +119,10 @@ _CONTEXT = (
         r"context_length_exceeded|context_window_exceeded|exceed_context_size|"
         r"exceed(s|ed)? (the )?(model'?s? )?(available |max(imum)? )?context (window|length|limit|size)|"
         r"context size has been exceeded|(greater|larger|longer) than the (model'?s )?context (window|length|size)|"
-        r"input is too long|prompt (is )?too long|prompt exceeds max(imum)? length|longer than the maximum model length|"
-        r"input length exceeds|input tokens exceed|too many input tokens|token limit exceeded|"
-        r"exceeds? (the )?(model'?s )?maximum (input )?(number of )?tokens|reduce the length of the (messages|prompt|input)"
+        r"input is too long|prompt (is )?too long|prompt exceeds max(imum)? length|"
+        r"longer than the maximum model length|input length exceeds|input tokens exceed|too many input tokens|"
+        r"token limit exceeded|exceeds? (the )?(model'?s )?maximum (input )?(number of )?tokens|"
+        r"reduce the length of the (messages|prompt|input)"
     ),
 )
 _PART = re.compile(r"([\d,]+) (?:in (?:the|your) (?!completion|output)\w+|of \w+ input)")

@@ -62,17 +62,17 @@ def normalize(model_type: ModelType, usage: Mapping[str, Any], prices: Prices | 
 
 
 def from_response(
-    format: Format, body: Mapping[str, Any], model_type: ModelType, prices: Prices | None = None
+    shape: Format, body: Mapping[str, Any], model_type: ModelType, prices: Prices | None = None
 ) -> NormalizedUsage | None:
     """The usage in a provider's whole response body; None where it carries none."""
-    usage = body.get("usageMetadata" if format == Format.GOOGLE_GENAI else "usage")
-    if usage is None and format == Format.OPENAI_CHAT:
+    usage = body.get("usageMetadata" if shape == Format.GOOGLE_GENAI else "usage")
+    if usage is None and shape == Format.OPENAI_CHAT:
         # llama.cpp puts its counts into `timings` when asked for no usage, Ollama's own route beside the message.
         usage = body.get("timings") or {key: body[key] for key in _OLLAMA if key in body} or None
     if not isinstance(usage, Mapping):
         return None
     read = normalize(model_type, usage, prices)
-    if format == Format.OPENAI_RESPONSES and _ran_server_tools(body):
+    if shape == Format.OPENAI_RESPONSES and _ran_server_tools(body):
         return replace(read, aggregated=True)
     return read
 
@@ -145,7 +145,7 @@ def _anthropic_counts(usage: Mapping[str, Any]) -> _Counts:
 
 
 def _google(usage: Mapping[str, Any]) -> _Counts:
-    """``promptTokenCount`` holds the cached tokens; tool-use prompts stand beside it, thoughts beside the candidates."""
+    """Cached tokens are part of ``promptTokenCount``; tool-use prompts stand beside it, thoughts beside candidates."""
     prompt = _sum(_optional(usage, "promptTokenCount"), _optional(usage, "toolUsePromptTokenCount"))
     candidates = _optional(usage, "candidatesTokenCount")
     if candidates is None:

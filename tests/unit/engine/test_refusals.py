@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from foldline.domain.enums import RefusalKind
 from foldline.engine.refusals import classify
 

@@ -1,0 +1,57 @@
+"""4.5: the learned factor."""
+
+from foldline.domain.models import Factor
+from foldline.domain.policy import Estimate, Policy
+from foldline.domain.rows import ModelRef
+from foldline.engine import factor
+
+MODEL = ModelRef("anthropic", "claude-sonnet-4-5")
+POLICY = Policy()
+
+
+def test_4_5_the_first_reading_is_taken_as_it_is() -> None:
+    learned = factor.learn(Factor(MODEL), 1_000, 1_300, POLICY)
+    assert (learned.value, learned.readings, learned.model) == (1.3, 1, MODEL)
+    assert factor.apply(learned, 1_000) == 1_300
+
+
+def test_4_5_later_readings_move_it_towards_them() -> None:
+    start = Factor(MODEL, 1.0, 0.0, 5)
+    once = factor.learn(start, 1_000, 1_500, POLICY)
+    twice = factor.learn(once, 1_000, 1_500, POLICY)
+    assert 1.0 < once.value < twice.value < 1.5
+
+
+def test_4_5_its_error_is_of_the_estimates_it_gave() -> None:
+    perfect = factor.learn(Factor(MODEL, 1.25, 0.0, 3), 1_000, 1_250, POLICY)
+    assert perfect.error == 0.0
+    off = factor.learn(Factor(MODEL, 1.25, 0.0, 3), 1_000, 2_500, POLICY)
+    assert off.error is not None
+    assert 0.0 < off.error < 0.5
+
+
+def test_4_5_it_stays_within_the_policy_bounds() -> None:
+    policy = Policy(estimate=Estimate(factor_min=0.8, factor_max=1.2))
+    assert factor.learn(Factor(MODEL), 1_000, 9_000, policy).value == 1.2
+    assert factor.learn(Factor(MODEL), 1_000, 10, policy).value == 0.8
+    assert factor.learn_refusal(Factor(MODEL), 1_000, 9_000, policy).value == 1.2
+
+
+def test_4_5_nothing_is_learned_from_nothing() -> None:
+    start = Factor(MODEL, 1.1, 0.1, 4)
+    assert factor.learn(start, 0, 500, POLICY) == start
+    assert factor.learn(start, 500, 0, POLICY) == start
+    assert factor.learn_refusal(start, 0, 500, POLICY) == start
+
+
+def test_4_4_a_refusal_raises_it_to_what_the_request_held_and_never_lowers_it() -> None:
+    raised = factor.learn_refusal(Factor(MODEL, 1.0, 0.1, 4), 100_000, 131_000, POLICY)
+    assert factor.apply(raised, 100_000) >= 131_000
+    start = Factor(MODEL, 1.5, 0.1, 4)
+    assert factor.learn_refusal(start, 100_000, 131_000, POLICY) == start
+
+
+def test_4_5_estimates_round_up() -> None:
+    assert factor.apply(Factor(MODEL, 1.01), 10) == 11
+    assert factor.apply(Factor(MODEL), 10) == 10
+    assert factor.apply(Factor(MODEL, 0.5), 0) == 0
