@@ -1,0 +1,416 @@
+"""What proves a rewrite before anything is written (V1-V7, V9).
+
+Every check reads the two lists and the open run for itself: it shares no derivation with planning, so that a wrong
+plan is caught here. ``engine.summary_text`` holds the text rules of V6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from foldline.domain.enums import RowKind, SummarySource
+from foldline.domain.folding import (
+    CheckFailure,
+    FoldPlan,
+    FoldScope,
+    OffsetRange,
+    RowFacts,
+    Snapshot,
+)
+from foldline.domain.policy import Policy
+from foldline.domain.pressure import Limits
+from foldline.engine.summary_text import text_faults
+
+_SUMMARIES = (RowKind.COMPACTION_SUMMARY, RowKind.PROVIDER_COMPACTION)
+_WAITING = (RowKind.USER, RowKind.INJECTED_CONTEXT, RowKind.NOTICE)
+LEAST_BUDGET = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fold whose summary is written.
+
+    Attributes:
+        plan: as rebased on the list it is to be committed to.
+        summary: facts of the new row, with its raw tokens.
+        text: the summary as written, appendix included, ledger apart.
+        complete: the source said that it finished; a length-stopped summary is not (S5).
+        prose_tokens: raw tokens of ``text`` without its appendix; ``appendix_tokens`` and ``ledger_tokens`` have
+            budgets of their own.
+        discarded, digest: what the record says of the discarded rows (V7).
+    """
+
+    plan: FoldPlan
+    summary: RowFacts
+    text: str
+    source: SummarySource
+    complete: bool = True
+    prose_tokens: int = 0
+    appendix_tokens: int = 0
+    ledger_tokens: int = 0
+    discarded: tuple[OffsetRange, ...] = ()
+    digest: str = ""
+
+
+def check(
+    before: Snapshot,
+    after: Sequence[RowFacts],
+    candidate: Candidate,
+    policy: Policy,
+    limits: Limits,
+    *,
+    tools_tokens: int = 0,
+    forced: bool = False,
+    planned: tuple[Snapshot, FoldPlan] | None = None,
+) -> tuple[CheckFailure, ...]:
+    """Every failed check of a candidate; empty where it may be committed.
+
+    Args:
+        before: the list it would be committed to; ``after`` is the list it would leave, in list order.
+        tools_tokens: estimate of the tools, after the factor.
+        forced: a P6 fold, which in a continued run takes the newest round too (4.4).
+        planned: snapshot and plan that the summary was written by, where ``before`` is a later list (V9).
+    """
+    checks = _Checks(before, after, candidate, policy, limits, tools_tokens, forced, planned)
+    return tuple(CheckFailure(rule, detail) for rule, detail in checks.run())
+
+
+class _Checks:
+    def __init__(
+        self,
+        before: Snapshot,
+        after: Sequence[RowFacts],
+        candidate: Candidate,
+        policy: Policy,
+        limits: Limits,
+        tools_tokens: int,
+        forced: bool,
+        planned: tuple[Snapshot, FoldPlan] | None,
+    ) -> None:
+        self.before, self.after, self.candidate = before, tuple(after), candidate
+        self.policy, self.limits, self.tools_tokens, self.forced = policy, limits, tools_tokens, forced
+        self.planned = planned
+        self.plan = candidate.plan
+        self.old = {r.offset: r for r in before.rows}
+        self.kept = {r.offset for r in self.after if r.offset in self.old}
+        self.gone = [r for r in before.rows if r.offset not in self.kept]
+        self.links = _links(before.rows)
+        self.ahead: dict[int, list[int]] = {}
+        for a, b in self.links:
+            self.ahead.setdefault(b, []).append(a)
+
+    def run(self) -> Iterator[tuple[str, str]]:
+        for rule, found in (
+            ("V1", self.accounts_for_all()),
+            ("V2", self.keeps_rows_as_they_were()),
+            ("V3", self.adds_one_summary_in_its_place()),
+            ("V4", self.splits_nothing()),
+            ("V5", self.keeps_what_must_stay()),
+            ("V6", self.summary_holds()),
+            ("V7", self.record_names_the_discarded()),
+            ("V9", self.follows_the_snapshot()),
+        ):
+            for detail in found:
+                yield rule, detail
+
+    def accounts_for_all(self) -> Iterator[str]:
+        """V1."""
+        discard, retain = set(self.plan.discard), set(self.plan.retain)
+        if len(discard) != len(self.plan.discard) or len(retain) != len(self.plan.retain):
+            yield "an offset stands twice in the plan"
+        for row in self.before.rows:
+            if (row.offset in discard) == (row.offset in retain):
+                yield f"row {row.offset} is {'both' if row.offset in discard else 'neither'} retained and discarded"
+        for offset in sorted((discard | retain) - self.old.keys()):
+            yield f"row {offset} is not active"
+        for row in self.gone:
+            if row.offset not in discard and row.offset in retain:
+                yield f"retained row {row.offset} is missing"
+        for offset in sorted(discard & self.kept):
+            yield f"discarded row {offset} is still there"
+        if all(
+            r.kind == RowKind.SYSTEM or r.kind in _SUMMARIES for r in self.before.rows if r.offset in discard
+        ):
+            yield "no discarded row is other than system and summary"
+
+    def keeps_rows_as_they_were(self) -> Iterator[str]:
+        """V2."""
+        for row in self.after:
+            was = self.old.get(row.offset)
+            if was is not None and (was.digest, was.kind, was.bytes) != (row.digest, row.kind, row.bytes):
+                yield f"row {row.offset} is not what it was"
+        order = [r.offset for r in self.after if r.offset in self.old]
+        if len(set(order)) != len(order):
+            yield "a retained row stands twice"
+        elif order != [r.offset for r in self.before.rows if r.offset in self.kept]:
+            yield "retained rows are not in order"
+
+    def adds_one_summary_in_its_place(self) -> Iterator[str]:
+        """V3."""
+        new = [(i, r) for i, r in enumerate(self.after) if r.offset not in self.old]
+        if len(new) != 1:
+            yield f"{len(new)} new rows, one is due"
+            return
+        index, row = new[0]
+        if row.kind not in _SUMMARIES or row.offset != self.candidate.summary.offset:
+            yield f"the new row {row.offset} is no summary of this fold"
+        native = self.candidate.source == SummarySource.NATIVE
+        if row.kind in _SUMMARIES and (row.kind == RowKind.PROVIDER_COMPACTION) != native:
+            yield f"a {row.kind.name.lower()} from source {self.candidate.source}"
+        if self.plan.scope in (FoldScope.WHOLE, FoldScope.STAGE_1):
+            yield from self._head_place(index)
+        else:
+            yield from self._run_place(index)
+
+    def _head_place(self, index: int) -> Iterator[str]:
+        kept = [r.offset for r in self.after if r.offset in self.old]
+        wanted = 0
+        for row in self.before.rows:
+            if row.offset in self.kept:
+                wanted += 1
+            elif row.kind != RowKind.SYSTEM:
+                break
+        place = {offset: i for i, offset in enumerate(kept)}
+        inside = _inside(kept, place, self.links)
+        while wanted in inside:
+            wanted -= 1
+        if index != wanted:
+            yield f"the summary stands at {index}, its place is {wanted}"
+
+    def _run_place(self, index: int) -> Iterator[str]:
+        run = self.before.open_run
+        covers = self.plan.covers_run
+        if run is None or not covers or covers not in (run.run_id, run.continues):
+            # Its run was closed meanwhile: the summary stands where its plan put it (A5).
+            following = self.after[index + 1].offset if index + 1 < len(self.after) else None
+            if following != self.plan.insert_before:
+                yield f"the summary stands before {following}, not before {self.plan.insert_before}"
+            return
+        wanted = _last_request_row(self.before)
+        if index == 0 or self.after[index - 1].offset != wanted:
+            yield f"the summary does not stand directly after row {wanted}, where the run's request ends"
+
+    def splits_nothing(self) -> Iterator[str]:
+        """V4."""
+        for a, b in self.links:
+            if (a in self.kept) != (b in self.kept):
+                yield f"rows {a} and {b} belong together, only {a if a in self.kept else b} stays"
+
+    def keeps_what_must_stay(self) -> Iterator[str]:
+        """V5."""
+        neighbours: dict[int, list[int]] = {}
+        for a, b in self.links:
+            neighbours.setdefault(a, []).append(b)
+            neighbours.setdefault(b, []).append(a)
+        reason = dict(self._reasons())
+        todo = deque(reason)
+        while todo:
+            offset = todo.popleft()
+            for other in neighbours.get(offset, ()):
+                if other not in reason:
+                    reason[other] = f"belongs to row {offset}"
+                    todo.append(other)
+        for row in self.gone:
+            # A unit split is V4's to report: here only rows that are themselves named count, or all of their unit.
+            if row.offset in reason and not self._split(row.offset, neighbours):
+                yield f"row {row.offset} must stay: {reason[row.offset]}"
+
+    def _split(self, offset: int, neighbours: dict[int, list[int]]) -> bool:
+        return any(n in self.kept for n in neighbours.get(offset, ()))
+
+    def _reasons(self) -> Iterator[tuple[int, str]]:
+        rows, run = self.before.rows, self.before.open_run
+        imported = max((r.offset for r in rows if r.kind == RowKind.ASSISTANT and not r.run_id), default=0)
+        for row in rows:
+            if row.kind == RowKind.SYSTEM and not row.superseded:
+                yield row.offset, "current system row"
+            if row.pinned:
+                yield row.offset, "pinned"
+            carried = row.offset <= self.before.carried_through or (not row.run_id and row.offset < imported)
+            if row.kind == RowKind.TOOL_RESULT and not carried:
+                yield row.offset, "result not yet carried"
+        for row in reversed(rows):
+            if row.kind == RowKind.SYSTEM:
+                continue
+            waits = row.kind in _WAITING or (row.kind == RowKind.TOOL_RESULT and row.late)
+            if row.run_id or row.offset <= self.before.prepared_through or not waits:
+                break
+            yield row.offset, "appended by no run since the last request"
+        if run is None:
+            return
+        asked = set(run.request)
+        yield from ((r.offset, "request of the open run") for r in rows if r.offset in asked)
+        last = _last_request_row(self.before)
+        begun, newest = False, list[int]()
+        for row in rows:
+            if begun:
+                if row.kind == RowKind.USER:
+                    yield row.offset, "user row of the open run"
+                newest = self._newest_round(row, newest)
+            begun = begun or row.offset == last
+        if not self.forced:
+            yield from ((offset, "newest round") for offset in newest)
+
+    def _newest_round(self, row: RowFacts, newest: list[int]) -> list[int]:
+        """Rows behind the last assistant row that continues no other, itself included; system rows apart."""
+        ahead = self.ahead.get(row.offset, ())
+        continued = any(self.old[a].kind == RowKind.ASSISTANT for a in ahead)
+        if row.kind == RowKind.ASSISTANT and not continued:
+            return [row.offset]
+        older = any(a not in newest for a in ahead)
+        if not newest or row.kind == RowKind.SYSTEM or row.kind in _SUMMARIES or older:
+            return newest
+        return [*newest, row.offset]
+
+    def summary_holds(self) -> Iterator[str]:
+        """V6."""
+        candidate, summary = self.candidate, self.policy.summary
+        if candidate.source != SummarySource.NATIVE:
+            if not candidate.complete:
+                yield "the source did not finish"
+            yield from text_faults(candidate.text, candidate.source)
+            budget = self._budget()
+            if candidate.prose_tokens > budget:
+                yield f"{candidate.prose_tokens} tokens of prose, the budget is {budget}"
+            if candidate.appendix_tokens > summary.appendix_tokens:
+                yield f"{candidate.appendix_tokens} tokens of appendix, allowed are {summary.appendix_tokens}"
+            if candidate.ledger_tokens > summary.ledger_tokens:
+                yield f"{candidate.ledger_tokens} tokens of ledger, allowed are {summary.ledger_tokens}"
+        was = sum(r.tokens for r in self.before.rows if not r.superseded)
+        left = sum(r.tokens for r in self.after if not r.superseded)
+        if left >= was:
+            yield f"not smaller: {was} tokens before, {left} after"
+
+    def _budget(self) -> int:
+        """Raw tokens: min of ``max_tokens``, T/4 and the room that the rows the plan kept leave under T and W."""
+        limits, factor = self.limits, self.before.factor
+        if self.planned is None:
+            base = [r for r in self.after if r.offset in self.old]
+        else:
+            # Rows appended since took no room when the summary was asked for.
+            first = set(self.planned[1].discard)
+            base = [r for r in self.planned[0].rows if r.offset not in first]
+        rows = math.ceil(sum(r.tokens for r in base if not r.superseded) * factor)
+        room = min(limits.threshold, limits.ceiling - limits.reserve) - rows - self.tools_tokens
+        written = self.policy.summary.max_tokens
+        if self.candidate.source == SummarySource.MECHANICAL:
+            written = self.policy.summary.mechanical_tokens
+        return max(LEAST_BUDGET, min(written, int(limits.threshold / 4 / factor), int(room / factor)))
+
+    def record_names_the_discarded(self) -> Iterator[str]:
+        """V7."""
+        named = [o for first, last in self.candidate.discarded for o in range(first, last + 1)]
+        if named != list(self.plan.discard):
+            yield "the record's ranges are not the discarded offsets"
+        if not self.candidate.digest:
+            yield "the record holds no digest of what they held"
+
+    def follows_the_snapshot(self) -> Iterator[str]:
+        """V9."""
+        if self.planned is not None and not appends_only(self.planned[0], self.before):
+            yield f"revision {self.before.revision} differs from {self.planned[0].revision} by more than appends"
+
+
+def appends_only(then: Snapshot, now: Snapshot) -> bool:
+    """Whether ``now`` is ``then`` with rows appended (V9); keyed system rows may stand at their inherited place."""
+    highest = max((r.offset for r in then.rows), default=0)
+    old = [r for r in now.rows if r.offset <= highest]
+    if [(r.offset, r.digest) for r in old] != [(r.offset, r.digest) for r in then.rows]:
+        return False
+    keys = {r.system_key for r in then.rows if r.system_key}
+    seen_new = False
+    for row in now.rows:
+        if row.offset > highest:
+            seen_new = seen_new or not (row.kind == RowKind.SYSTEM and row.system_key in keys)
+        elif seen_new:
+            return False
+    return True
+
+
+def _links(rows: Sequence[RowFacts]) -> tuple[tuple[int, int], ...]:
+    """Pairs of offsets that belong together (§1 unit), earlier in the list first."""
+    pairs: list[tuple[int, int]] = []
+    made: dict[int, int] = {}
+    for row in rows:
+        if row.kind == RowKind.ASSISTANT:
+            made[row.offset if row.derived_from is None else row.derived_from] = row.offset
+    for row in rows:
+        if row.kind == RowKind.TOOL_RESULT and not row.late and row.call_offset in made:
+            pairs.append((made[row.call_offset], row.offset))
+    pairs += _paused(rows)
+    pairs += _injected(rows)
+    return tuple(pairs)
+
+
+def _paused(rows: Sequence[RowFacts]) -> Iterator[tuple[int, int]]:
+    for i, row in enumerate(rows):
+        if row.kind != RowKind.ASSISTANT or not row.paused:
+            continue
+        own = row.offset if row.derived_from is None else row.derived_from
+        for j in range(i + 1, len(rows)):
+            if rows[j].kind == RowKind.ASSISTANT:
+                between = [
+                    r
+                    for r in rows[i + 1 : j]
+                    if r.kind != RowKind.SYSTEM
+                    and not (r.kind == RowKind.TOOL_RESULT and r.call_offset == own and not r.late)
+                ]
+                if rows[j].run_id == row.run_id and (rows[j].resumes or not between):
+                    yield row.offset, rows[j].offset
+                break
+
+
+def _injected(rows: Sequence[RowFacts]) -> Iterator[tuple[int, int]]:
+    """An injected row and the user row behind it; without one, the last row of its group that is none."""
+    group: list[RowFacts] = []
+    for row in (*rows, None):
+        if row is not None and row.kind == RowKind.SYSTEM:
+            continue
+        if row is not None and (row.kind in _WAITING or (row.kind == RowKind.TOOL_RESULT and row.late)):
+            group.append(row)
+            continue
+        for i, member in enumerate(group):
+            if member.kind != RowKind.INJECTED_CONTEXT:
+                continue
+            users = [r for r in group[i + 1 :] if r.kind == RowKind.USER]
+            others = [r for r in group if r.kind in (RowKind.USER, RowKind.NOTICE)]
+            loose = [r for r in group[i + 1 :] if r.kind == RowKind.INJECTED_CONTEXT]
+            if users:
+                yield member.offset, users[0].offset
+            elif others:
+                yield min(member.offset, others[-1].offset), max(member.offset, others[-1].offset)
+            elif loose:
+                yield member.offset, loose[0].offset
+        group = []
+
+
+def _inside(kept: Sequence[int], place: dict[int, int], links: Sequence[tuple[int, int]]) -> frozenset[int]:
+    """Indices of the retained list at which a new row would stand inside a unit."""
+    inside = [0] * (len(kept) + 1)
+    for a, b in links:
+        if a in place and b in place:
+            low, high = sorted((place[a], place[b]))
+            inside[low + 1] += 1
+            inside[high + 1] -= 1 if high + 1 < len(inside) else 0
+    found, depth = set[int](), 0
+    for index, change in enumerate(inside):
+        depth += change
+        if depth > 0 and index < len(kept):
+            found.add(index)
+    return frozenset(found)
+
+
+def _last_request_row(snapshot: Snapshot) -> int | None:
+    """The last row of the request as it stood when the run's first assistant row, or a summary of it, came."""
+    run = snapshot.open_run
+    assert run is not None
+    asked, last = set(run.request), None
+    for row in snapshot.rows:
+        if row.offset in asked:
+            last = row.offset
+        elif last is not None and (row.kind == RowKind.ASSISTANT or row.kind in _SUMMARIES):
+            break
+    return last
