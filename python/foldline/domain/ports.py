@@ -197,7 +197,7 @@ class StoreReads(Protocol):
     ) -> list[tuple[int, float]]:
         """(entry id, BM25 score, higher is better) of visible entries, best first, ties by id.
 
-        Terms are matched as quoted tokens, OR-ed, stemmed, over two columns: ``terms`` weighs 2, ``context`` 1. An
+        Terms are matched as quoted tokens, OR-ed, stemmed, over two columns: ``terms`` weighs 4, ``context`` 1. An
         empty list of terms matches nothing.
         """
 

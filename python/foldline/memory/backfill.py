@@ -34,7 +34,7 @@ class EmbedderHolder:
         self._factory = factory
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._embedder: Embedder | None = None
+        self.embedder: Embedder | None = None
         self.problem = "" if factory else "no embedder is configured"
         if factory is None:
             self._done.set()
@@ -45,10 +45,8 @@ class EmbedderHolder:
             if not self._done.is_set() and self._factory is not None:
                 started = time.monotonic()
                 try:
-                    self._embedder = self._factory()
-                    log.info(
-                        "embedder ready", identity=self._embedder.identity, seconds=time.monotonic() - started
-                    )
+                    self.embedder = self._factory()
+                    log.info("embedder ready", identity=self.embedder.identity, seconds=time.monotonic() - started)
                 except FoldlineError as error:
                     self.problem = error.message
                     log.error("embedder unavailable, memory is searched by words alone", reason=error.message)
@@ -56,12 +54,12 @@ class EmbedderHolder:
                     self.problem = "the embedder failed to start"
                     log.error("embedder unavailable, memory is searched by words alone", exc_info=error)
                 self._done.set()
-        return self._embedder
+        return self.embedder
 
     def wait(self, seconds: float) -> Embedder | None:
         """The embedder if it is, or gets, ready within ``seconds``."""
         self._done.wait(seconds)
-        return self._embedder
+        return self.embedder
 
 
 class Backfill:
@@ -133,9 +131,7 @@ class Backfill:
             vector = embedder.embed([text])[0]
             if usable(vector, embedder.width):
                 return vector
-            log.warning(
-                QUARANTINED, session=key, entry=entry_id, vector_bytes=len(vector), width=embedder.width
-            )
+            log.warning(QUARANTINED, session=key, entry=entry_id, vector_bytes=len(vector), width=embedder.width)
         except Exception as error:
             embedder.embed([PROBE])
             log.warning(QUARANTINED, session=key, entry=entry_id, exc_info=error)

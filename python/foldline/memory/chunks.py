@@ -29,9 +29,7 @@ def chunk(text: str, limit: int, count: Count) -> list[tuple[int, int]]:
     return [span for span in trimmed if span[0] < span[1]]
 
 
-def _leaves(
-    text: str, start: int, end: int, limit: int, count: Count, level: int
-) -> Iterator[tuple[int, int, int]]:
+def _leaves(text: str, start: int, end: int, limit: int, count: Count, level: int) -> Iterator[tuple[int, int, int]]:
     """Contiguous (start, end, tokens) that fit, cut no finer than needed."""
     tokens = count(text[start:end])
     if tokens <= limit or end - start == 1:

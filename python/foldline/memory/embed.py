@@ -67,9 +67,7 @@ def _verified(path: Path, sha256: str) -> bytes:
         raise _unavailable(f"{path.name} of the embedding model cannot be read") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise _unavailable(
-            f"{path.name} of the embedding model has sha256 {found[:12]}…, expected {sha256[:12]}…"
-        )
+        raise _unavailable(f"{path.name} of the embedding model has sha256 {found[:12]}…, expected {sha256[:12]}…")
     return data
 
 

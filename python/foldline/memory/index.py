@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foldline.domain.memory import MemoryFilter
-from foldline.domain.ports import Store
+from foldline.domain.ports import StoreReads
 from foldline.domain.session import Session
 
 Floats = npt.NDArray[np.float32]
@@ -47,23 +47,25 @@ class Scope:
 class ScopeCache:
     """Scopes read from the store, least recently searched evicted over ``budget`` bytes. Thread-safe."""
 
-    def __init__(self, store: Store, budget: int) -> None:
-        self._store = store
+    def __init__(self, budget: int) -> None:
         self._budget = budget
         self._lock = threading.Lock()
         self._scopes: OrderedDict[tuple[int, str], Scope] = OrderedDict()
         self._held = 0
 
-    def get(self, session: Session, identity: str, width: int) -> Scope:
-        """The scope as the store has it now; what is already here is not read again."""
-        stamp = (session.rewrites, *self._store.memory_count(session.key, identity))
+    def get(self, reads: StoreReads, session: Session, identity: str, width: int) -> Scope:
+        """The scope as ``reads`` has it; what is already here is not read again.
+
+        No embedder is an empty identity and width 0.
+        """
+        stamp = (session.rewrites, *reads.memory_count(session.key, identity))
         name = (session.key, identity)
         with self._lock:
             known = self._scopes.get(name)
             if known and known.stamp == stamp:
                 self._scopes.move_to_end(name)
                 return known
-        scope = self._read(session.key, identity, width, stamp, known)
+        scope = _read(reads, session.key, identity, width, stamp, known)
         with self._lock:
             self._forget(name)
             if scope.size <= self._budget:
@@ -83,25 +85,22 @@ class ScopeCache:
         if scope:
             self._held -= scope.size
 
-    def _read(self, key: int, identity: str, width: int, stamp: Stamp, known: Scope | None) -> Scope:
-        ids = np.array(self._store.memory_ids(key, MemoryFilter()), np.int64)
-        positions = {int(entry_id): i for i, entry_id in enumerate(ids)}
-        matrix = np.zeros((len(ids), width), np.float32)
-        embedded = np.zeros(len(ids), np.bool_)
-        missing: list[int] | None = None
-        if known:
-            kept = [
-                (positions[i], at)
-                for i, at in known.positions.items()
-                if known.embedded[at] and i in positions
-            ]
-            if kept:
-                new, old = (list(places) for places in zip(*kept, strict=True))
-                matrix[new], embedded[new] = known.matrix[old], True
-            missing = [int(i) for i in ids[~embedded]]
-        found = self._store.memory_vectors(key, identity, missing)
-        _place(found, positions, matrix, embedded)
-        return Scope(stamp, ids, positions, matrix, embedded)
+
+def _read(reads: StoreReads, key: int, identity: str, width: int, stamp: Stamp, known: Scope | None) -> Scope:
+    ids = np.array(reads.memory_ids(key, MemoryFilter()), np.int64)
+    positions = {int(entry_id): i for i, entry_id in enumerate(ids)}
+    matrix = np.zeros((len(ids), width), np.float32)
+    embedded = np.zeros(len(ids), np.bool_)
+    missing: list[int] | None = None
+    if known:
+        kept = [(positions[i], at) for i, at in known.positions.items() if known.embedded[at] and i in positions]
+        if kept:
+            new, old = (list(places) for places in zip(*kept, strict=True))
+            matrix[new], embedded[new] = known.matrix[old], True
+        missing = [int(i) for i in ids[~embedded]]
+    found = reads.memory_vectors(key, identity, missing)
+    _place(found, positions, matrix, embedded)
+    return Scope(stamp, ids, positions, matrix, embedded)
 
 
 def _place(
@@ -116,7 +115,7 @@ def _place(
     if not usable:
         return
     rows = np.array([row for row, _ in usable])
-    vectors = np.frombuffer(b"".join(vector for _, vector in usable), "<f4").reshape(len(usable), -1)
+    vectors = np.frombuffer(b"".join(vector for _, vector in usable), "<f4").reshape(len(usable), matrix.shape[1])
     with np.errstate(all="ignore"):
         unit = np.abs(np.einsum("ij,ij->i", vectors, vectors) - 1) < _UNIT_TOLERANCE
     matrix[rows[unit]] = vectors[unit]

@@ -27,9 +27,7 @@ def project(
     rows: Sequence[Row], context: Sequence[Row], chunk_tokens: int, index_tool_results: bool, count: Count
 ) -> tuple[MemoryEntry, ...]:
     """Entries of ``rows``, by (offset, chunk); a function of its arguments, so a second fold makes the same ones."""
-    calls = {
-        (row.offset, c.call_id): c for part in (context, rows) for row in part for c in calls_of(row.body)
-    }
+    calls = {(row.offset, c.call_id): c for part in (context, rows) for row in part for c in calls_of(row.body)}
     before: deque[list[str]] = deque(maxlen=NEIGHBORS)
     for row in context[-NEIGHBORS:]:
         if indexable(row.body, index_tool_results):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryEntry, MemoryHit, MemoryQuery
-from foldline.domain.ports import Store
+from foldline.domain.ports import StoreReads
 from foldline.memory.times import time_bound
 
 MIN_LIMIT, MAX_LIMIT = 1, 20
@@ -62,7 +63,7 @@ class Ranked:
 
 
 def collect(
-    store: Store, key: int, ranked: Sequence[Ranked], query: MemoryQuery, count: Callable[[str], int]
+    reads: StoreReads, key: int, ranked: Iterable[Ranked], query: MemoryQuery, count: Callable[[str], int]
 ) -> tuple[MemoryHit, ...]:
     """The best entries, each text once, as many as ``limit``, ``min_score`` and ``max_tokens`` let in.
 
@@ -71,7 +72,7 @@ def collect(
     """
     hits: list[tuple[Ranked, MemoryHit]] = []
     left = query.max_tokens
-    for rank, entry in _distinct(store, key, ranked):
+    for rank, entry in _distinct(reads, key, ranked):
         if len(hits) == query.limit or (query.min_score is not None and rank.score < query.min_score):
             break
         tokens = count(entry.text)
@@ -84,17 +85,15 @@ def collect(
         hits.append((rank, MemoryHit(entry, rank.score, rank.lexical, rank.semantic)))
     if not query.include_neighbors:
         return tuple(hit for _, hit in hits)
-    return _with_neighbors(store, key, hits, left, count)
+    return _with_neighbors(reads, key, hits, left, count)
 
 
-def _distinct(store: Store, key: int, ranked: Sequence[Ranked]) -> Iterator[tuple[Ranked, MemoryEntry]]:
+def _distinct(reads: StoreReads, key: int, ranked: Iterable[Ranked]) -> Iterator[tuple[Ranked, MemoryEntry]]:
     """Entries in rank order; of equal texts only the best."""
     seen: set[str] = set()
-    for start in range(0, len(ranked), _FETCH):
-        page = ranked[start : start + _FETCH]
-        entries = {
-            stored.id: stored.entry for stored in store.memory_entries(key, [rank.id for rank in page])
-        }
+    ahead = iter(ranked)
+    while page := list(islice(ahead, _FETCH)):
+        entries = {stored.id: stored.entry for stored in reads.memory_entries(key, [rank.id for rank in page])}
         for rank in page:
             entry = entries.get(rank.id)
             text = " ".join(entry.text.split()) if entry else ""
@@ -117,10 +116,10 @@ def _cut(entry: MemoryEntry, budget: int, count: Callable[[str], int]) -> Memory
 
 
 def _with_neighbors(
-    store: Store, key: int, hits: Sequence[tuple[Ranked, MemoryHit]], left: int, count: Callable[[str], int]
+    reads: StoreReads, key: int, hits: Sequence[tuple[Ranked, MemoryHit]], left: int, count: Callable[[str], int]
 ) -> tuple[MemoryHit, ...]:
     wanted = {i for rank, _ in hits for i in (rank.before, rank.after) if i is not None}
-    texts = {stored.id: stored.entry.text for stored in store.memory_entries(key, sorted(wanted))}
+    texts = {stored.id: stored.entry.text for stored in reads.memory_entries(key, sorted(wanted))}
     found: list[MemoryHit] = []
     for rank, hit in hits:
         around: list[str] = []

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import structlog
 
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery
-from foldline.domain.ports import Embedder, Store
+from foldline.domain.ports import Embedder, Store, StoreReads
 from foldline.domain.rows import Row, RowBody
 from foldline.domain.session import Session
 from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
 from foldline.memory.index import Scope, ScopeCache
-from foldline.memory.ranking import Floats, fuse, spread
+from foldline.memory.ranking import Floats, fuse, lexical_part
 from foldline.memory.search import Ranked, check, collect
-from foldline.memory.terms import query_terms
+from foldline.memory.terms import coverage, query_terms
 
 LOAD_WAIT = 2.0
 """Seconds that the first search waits for the embedder, which loads on another thread, before it goes on without."""
@@ -47,7 +47,7 @@ class MemoryService:
         self._count = count
         self._holder = EmbedderHolder(embedder_factory)
         self._backfill = Backfill(store, self._holder)
-        self._cache = ScopeCache(store, cache_bytes)
+        self._cache = ScopeCache(cache_bytes)
 
     def start(self) -> None:
         self._backfill.start()
@@ -73,6 +73,8 @@ class MemoryService:
         query = check(query)
         if session.memory_dropped:
             return MemoryAnswer((), scope_dropped=True)
+        if not self._store.memory_count(session.key, "")[0]:
+            return MemoryAnswer(())
         embedder, problem = self._embedder()
         question: Floats | None = None
         if embedder:
@@ -81,51 +83,57 @@ class MemoryService:
             except Exception as error:
                 problem = "the query could not be embedded"
                 log.warning("query not embedded", exc_info=error)
-        scope = self._cache.get(
-            session, embedder.identity if embedder else "", embedder.width if embedder else 0
-        )
-        if not scope.positions:
-            return MemoryAnswer(())
-        ranked = self._rank(session.key, query, scope, question)
-        hits = collect(self._store, session.key, ranked, query, self._count)
+        with self._store.snapshot() as reads:
+            identity, width = (embedder.identity, embedder.width) if embedder else ("", 0)
+            scope = self._cache.get(reads, session, identity, width)
+            ranked = _rank(reads, session.key, query, scope, question)
+            hits = collect(reads, session.key, ranked, query, self._count)
         return MemoryAnswer(hits, degraded=_degraded(problem, scope))
 
     def _embedder(self) -> tuple[Embedder | None, str]:
         """The embedder, or why there is none now."""
-        if self._backfill.running:
+        embedder = self._holder.embedder
+        if embedder is None and self._backfill.running:
             self._backfill.wake()
             embedder = self._holder.wait(LOAD_WAIT)
-            return embedder, "" if embedder else self._holder.problem or "the embedder is still loading"
-        return None, self._holder.problem or "the embedder is not started"
+        return embedder, "" if embedder else self._holder.problem or "the embedder is not loaded yet"
 
-    def _rank(self, key: int, query: MemoryQuery, scope: Scope, question: Floats | None) -> list[Ranked]:
-        where = query.filter
-        lexical = np.zeros(len(scope.ids), np.float32)
-        for entry_id, score in self._store.search_lexical(key, query_terms(query.text), where, LEXICAL_LIMIT):
-            if entry_id in scope.positions:
-                lexical[scope.positions[entry_id]] = score
-        if question is not None and question.size == scope.matrix.shape[1]:
-            semantic = spread(scope.matrix @ question, scope.embedded)
-        else:
-            semantic = np.zeros_like(lexical)
-        scores, lexical, semantic = fuse(lexical, semantic, scope.embedded, query.fusion)
-        if where != MemoryFilter():
-            allowed = np.isin(scope.ids, self._store.memory_ids(key, where))
-            scores = np.where(allowed, scores, 0)
-        found = np.flatnonzero(scores > 0)
-        order = found[np.lexsort((-found, -scores[found]))]
-        last = len(scope.ids) - 1
-        return [
-            Ranked(
-                id=int(scope.ids[at]),
-                score=float(scores[at]),
-                lexical=float(lexical[at]),
-                semantic=float(semantic[at]),
-                before=int(scope.ids[at - 1]) if at > 0 else None,
-                after=int(scope.ids[at + 1]) if at < last else None,
-            )
-            for at in order
-        ]
+
+def _rank(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, question: Floats | None) -> Iterator[Ranked]:
+    """Entries with a score, best first; of equal ones the newest first."""
+    scores = lexical = _lexical(reads, key, query, scope)
+    semantic = np.zeros_like(lexical)
+    if question is not None:
+        semantic = (scope.matrix @ question).clip(0, 1)
+        scores = fuse(lexical, semantic, scope.embedded, query.fusion)
+    if query.filter != MemoryFilter():
+        scores = np.where(np.isin(scope.ids, reads.memory_ids(key, query.filter)), scores, 0)
+    found = np.flatnonzero(scores > 0)
+    last = len(scope.ids) - 1
+    for at in found[np.lexsort((-found, -scores[found]))]:
+        yield Ranked(
+            id=int(scope.ids[at]),
+            score=float(scores[at]),
+            lexical=float(lexical[at]),
+            semantic=float(semantic[at]),
+            before=int(scope.ids[at - 1]) if at > 0 else None,
+            after=int(scope.ids[at + 1]) if at < last else None,
+        )
+
+
+def _lexical(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope) -> Floats:
+    bm25 = np.zeros(len(scope.ids), np.float32)
+    wanted = query_terms(query.text)
+    found = reads.search_lexical(key, wanted, query.filter, LEXICAL_LIMIT)
+    for entry_id, score in found:
+        if entry_id in scope.positions:
+            bm25[scope.positions[entry_id]] = score
+    held = [
+        term
+        for stored in reads.memory_entries(key, [entry_id for entry_id, _ in found[:1]])
+        for term in f"{stored.entry.terms} {stored.entry.context}".split()
+    ]
+    return lexical_part(bm25, coverage(wanted, held))
 
 
 def _degraded(problem: str, scope: Scope) -> str:

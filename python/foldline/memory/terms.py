@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 MAX_TERM = 64
@@ -17,7 +18,10 @@ _MAX_SPLIT_WORD = 40
 _MAX_PARTS = 6
 
 # Marks that are part of a word although they are no letters (Arabic, Indic and South-East Asian vowel signs).
-_MARKS = "\u0591-\u05c7\u064b-\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff\u0e31-\u0eff\u0f71-\u0fbc\u102b-\u109f\u17b4-\u17d3"
+_MARKS = (
+    "\u0591-\u05c7\u064b-\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff\u0e31-\u0eff\u0f71-\u0fbc"
+    "\u102b-\u109f\u17b4-\u17d3"
+)
 _WORD = rf"(?:[^\W_]|[{_MARKS}])+"
 _RUN = re.compile(rf"{_WORD}(?:(?:[_.\-/\\:@'’]{{1,3}}|(?<=\d),(?=\d{{3}})){_WORD})*")
 _PATH = re.compile(r"[/\\:@]+")
@@ -50,6 +54,18 @@ def query_terms(text: str) -> list[str]:
     """Distinct terms to search for, at most ``MAX_QUERY_TERMS``, in order of appearance."""
     found = list(dict.fromkeys(terms(text)))
     return ([term for term in found if term not in STOP_WORDS] or found)[:MAX_QUERY_TERMS]
+
+
+def coverage(wanted: Sequence[str], held: Collection[str]) -> float:
+    """The share of ``wanted`` terms among ``held`` ones; for a longer term one of roughly its stem will do."""
+    held = frozenset(held)
+    found = sum(term in held or (len(term) > 4 and any(_akin(term, other) for other in held)) for term in wanted)
+    return found / len(wanted) if wanted else 0.0
+
+
+def _akin(term: str, other: str) -> bool:
+    stem = term[: max(4, len(term) - 3)]
+    return len(other) <= len(term) + 3 and other.startswith(stem)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -61,9 +61,7 @@ def segments(body: RowBody) -> tuple[Segment, ...]:
     if isinstance(body, CompactionSummaryRow):
         found: list[Segment | None] = [Segment(EntryKind.TEXT, body.text)]
     elif isinstance(body, ProviderCompactionRow):
-        found = [
-            Segment(EntryKind.TEXT, f"[opaque compaction item of {body.model.provider or 'the provider'}]")
-        ]
+        found = [Segment(EntryKind.TEXT, f"[opaque compaction item of {body.model.provider or 'the provider'}]")]
     else:
         found = [_segment(block) for block in body.content]
     if isinstance(body, ToolResultRow):

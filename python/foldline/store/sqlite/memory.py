@@ -15,7 +15,7 @@ from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.folding import OffsetRange
 from foldline.domain.memory import MemoryEntry, MemoryFilter, StoredEntry
 
-OWN_WEIGHT, CONTEXT_WEIGHT = 2.0, 1.0
+OWN_WEIGHT, CONTEXT_WEIGHT = 4.0, 1.0
 
 _ENTRY = (
     "e.id, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, "
