@@ -4,9 +4,9 @@
     python scripts/gen_protos.py           regenerate
     python scripts/gen_protos.py --check   regenerate beside, fail where the committed stubs differ
 
-The validation rules of the contract import ``buf/validate/validate.proto``, whose module no package ships for the
-standard protobuf runtime. It is generated below our own package, since a top-level ``buf`` would collide with any
-other distribution that does the same; the one import path is rewritten accordingly.
+The validation rules of the contract import ``buf/validate/validate.proto``, whose module no package ships for
+the standard protobuf runtime. It is generated below our own package, since a top-level ``buf`` would collide
+with any other distribution that does the same; the one import path is rewritten accordingly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 
 IMPORT = re.compile(r"^from buf\.validate import validate_pb2", re.MULTILINE)
 REWRITTEN = f"from {'.'.join(VENDORED.parts)}.buf.validate import validate_pb2"
-INIT = '"""Generated from ``proto/foldline/v1`` by ``scripts/gen_protos.py``; the import path is the proto package."""\n'
+INIT = (
+    '"""Generated from the contract by ``scripts/gen_protos.py``; the import path is the proto package."""\n'
+)
 
 
 def compile_protos(out: Path, files: list[Path], *plugins: str) -> None:
@@ -71,9 +73,13 @@ def stubs_in(folder: Path) -> set[Path]:
 def differences(fresh: Path, kept: Path) -> list[str]:
     """Names what differs between two folders of stubs, one line a file."""
     new, old = stubs_in(fresh), stubs_in(kept)
-    lines = [f"missing: {path}" for path in sorted(new - old)] + [f"stale: {path}" for path in sorted(old - new)]
+    lines = [f"missing: {path}" for path in sorted(new - old)] + [
+        f"stale: {path}" for path in sorted(old - new)
+    ]
     return lines + [
-        f"differs: {path}" for path in sorted(new & old) if not filecmp.cmp(fresh / path, kept / path, shallow=False)
+        f"differs: {path}"
+        for path in sorted(new & old)
+        if not filecmp.cmp(fresh / path, kept / path, shallow=False)
     ]
 
 
@@ -87,7 +93,9 @@ def replace(fresh: Path, kept: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Generate the Python stubs of the contract.")
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where the committed stubs differ")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, fail where the committed stubs differ"
+    )
     check = parser.parse_args().check
     # protoc finds the plugins of mypy-protobuf on PATH, which an interpreter run without activation lacks.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])

@@ -29,7 +29,7 @@ from foldline.v1 import policy_pb2 as foldline_dot_v1_dot_policy__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66oldline/v1/admin_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x17\x66oldline/v1/admin.proto\x1a\x17\x66oldline/v1/model.proto\x1a\x18\x66oldline/v1/policy.proto\x1a\x1fgoogle/api/field_behavior.proto\"\x16\n\x14GetServerInfoRequest\"@\n\x15GetServerInfoResponse\x12\'\n\x06server\x18\x01 \x01(\x0b\x32\x17.foldline.v1.ServerInfo\"\x1b\n\x19GetEffectiveConfigRequest\"\x80\x01\n\x1aGetEffectiveConfigResponse\x12\x34\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.foldline.v1.ConfigEntryB\t\xbaH\x06\x92\x01\x03\x10\x80\x08\x12,\n\x06policy\x18\x02 \x01(\x0b\x32\x1c.foldline.v1.EffectivePolicy\"U\n\x11ListModelsRequest\x12\x1e\n\tpage_size\x18\x01 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02(\x00\x12 \n\npage_token\x18\x02 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03(\x80 \"j\n\x12ListModelsResponse\x12\x31\n\x06models\x18\x01 \x03(\x0b\x32\x16.foldline.v1.ModelInfoB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12!\n\x0fnext_page_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 2\x9c\x02\n\x0c\x41\x64minService\x12V\n\rGetServerInfo\x12!.foldline.v1.GetServerInfoRequest\x1a\".foldline.v1.GetServerInfoResponse\x12\x65\n\x12GetEffectiveConfig\x12&.foldline.v1.GetEffectiveConfigRequest\x1a\'.foldline.v1.GetEffectiveConfigResponse\x12M\n\nListModels\x12\x1e.foldline.v1.ListModelsRequest\x1a\x1f.foldline.v1.ListModelsResponseB>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66oldline/v1/admin_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x17\x66oldline/v1/admin.proto\x1a\x17\x66oldline/v1/model.proto\x1a\x18\x66oldline/v1/policy.proto\x1a\x1fgoogle/api/field_behavior.proto\"\x16\n\x14GetServerInfoRequest\"@\n\x15GetServerInfoResponse\x12\'\n\x06server\x18\x01 \x01(\x0b\x32\x17.foldline.v1.ServerInfo\"\x1b\n\x19GetEffectiveConfigRequest\"\x80\x01\n\x1aGetEffectiveConfigResponse\x12\x34\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.foldline.v1.ConfigEntryB\t\xbaH\x06\x92\x01\x03\x10\x80\x08\x12,\n\x06policy\x18\x02 \x01(\x0b\x32\x1c.foldline.v1.EffectivePolicy\"U\n\x11ListModelsRequest\x12\x1e\n\tpage_size\x18\x01 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02(\x00\x12 \n\npage_token\x18\x02 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03(\x80 \"j\n\x12ListModelsResponse\x12\x31\n\x06models\x18\x01 \x03(\x0b\x32\x16.foldline.v1.ModelInfoB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12!\n\x0fnext_page_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 2\xab\x02\n\x0c\x41\x64minService\x12[\n\rGetServerInfo\x12!.foldline.v1.GetServerInfoRequest\x1a\".foldline.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x12j\n\x12GetEffectiveConfig\x12&.foldline.v1.GetEffectiveConfigRequest\x1a\'.foldline.v1.GetEffectiveConfigResponse\"\x03\x90\x02\x01\x12R\n\nListModels\x12\x1e.foldline.v1.ListModelsRequest\x1a\x1f.foldline.v1.ListModelsResponse\"\x03\x90\x02\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,6 +47,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMODELSRESPONSE'].fields_by_name['models']._serialized_options = b'\272H\006\222\001\003\020\350\007'
   _globals['_LISTMODELSRESPONSE'].fields_by_name['next_page_token']._loaded_options = None
   _globals['_LISTMODELSRESPONSE'].fields_by_name['next_page_token']._serialized_options = b'\272H\005r\003(\200 '
+  _globals['_ADMINSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\220\002\001'
+  _globals['_ADMINSERVICE'].methods_by_name['GetEffectiveConfig']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetEffectiveConfig']._serialized_options = b'\220\002\001'
+  _globals['_ADMINSERVICE'].methods_by_name['ListModels']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['ListModels']._serialized_options = b'\220\002\001'
   _globals['_GETSERVERINFOREQUEST']._serialized_start=186
   _globals['_GETSERVERINFOREQUEST']._serialized_end=208
   _globals['_GETSERVERINFORESPONSE']._serialized_start=210
@@ -60,5 +66,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMODELSRESPONSE']._serialized_start=523
   _globals['_LISTMODELSRESPONSE']._serialized_end=629
   _globals['_ADMINSERVICE']._serialized_start=632
-  _globals['_ADMINSERVICE']._serialized_end=916
+  _globals['_ADMINSERVICE']._serialized_end=931
 # @@protoc_insertion_point(module_scope)

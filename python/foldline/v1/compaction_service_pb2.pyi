@@ -1388,23 +1388,23 @@ class AttachSessionRequest(_message.Message):
 
     @_builtins.property
     def prepare(self) -> Global___PrepareRequestRequest:
-        """As the RPC of the name; an empty `session_id` is not allowed here either."""
+        """Asks for the next request to a model, as `PrepareRequest` does."""
 
     @_builtins.property
     def record(self) -> Global___RecordAnswerRequest:
-        """As the RPC of the name."""
+        """Records an answer, as `RecordAnswer` does."""
 
     @_builtins.property
     def finish(self) -> Global___FinishRunRequest:
-        """As the RPC of the name."""
+        """Closes a run, as `FinishRun` does."""
 
     @_builtins.property
     def append(self) -> Global___AttachAppend:
-        """As the RPC of `SessionService`, in the order of the stream."""
+        """Appends rows outside a model call, in the order of the stream."""
 
     @_builtins.property
     def check(self) -> Global___CheckPressureRequest:
-        """As the RPC of the name."""
+        """Measures, as `CheckPressure` does."""
 
     def __init__(
         self,

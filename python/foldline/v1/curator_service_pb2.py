@@ -27,7 +27,7 @@ from foldline.v1 import curator_pb2 as foldline_dot_v1_dot_curator__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!foldline/v1/curator_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19\x66oldline/v1/curator.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xe3\x01\n\rCurateRequest\x12\x1d\n\x08sequence\x18\x01 \x01(\x04\x42\x0b\xe2\x41\x01\x02\xbaH\x04\x32\x02(\x01\x12\x36\n\x08register\x18\x02 \x01(\x0b\x32\x1c.foldline.v1.CuratorRegisterB\x04\xe2\x41\x01\x01H\x00\x12\x38\n\theartbeat\x18\x03 \x01(\x0b\x32\x1d.foldline.v1.CuratorHeartbeatB\x04\xe2\x41\x01\x01H\x00\x12\x32\n\x06result\x18\x04 \x01(\x0b\x32\x1a.foldline.v1.CuratorResultB\x04\xe2\x41\x01\x01H\x00\x42\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"\x9d\x02\n\x0e\x43urateResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x34\n\nregistered\x18\x02 \x01(\x0b\x32\x1e.foldline.v1.CuratorRegisteredH\x00\x12(\n\x04task\x18\x03 \x01(\x0b\x32\x18.foldline.v1.CuratorTaskH\x00\x12(\n\x04rows\x18\x04 \x01(\x0b\x32\x18.foldline.v1.CuratorRowsH\x00\x12,\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x1a.foldline.v1.CuratorCancelH\x00\x12\x39\n\rheartbeat_ack\x18\x06 \x01(\x0b\x32 .foldline.v1.CuratorHeartbeatAckH\x00\x42\x06\n\x04kind2W\n\x0e\x43uratorService\x12\x45\n\x06\x43urate\x12\x1a.foldline.v1.CurateRequest\x1a\x1b.foldline.v1.CurateResponse(\x01\x30\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!foldline/v1/curator_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19\x66oldline/v1/curator.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xed\x01\n\rCurateRequest\x12\'\n\x08sequence\x18\x01 \x01(\x04\x42\x15\xe2\x41\x01\x02\xbaH\x0e\x32\x0c\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f(\x01\x12\x36\n\x08register\x18\x02 \x01(\x0b\x32\x1c.foldline.v1.CuratorRegisterB\x04\xe2\x41\x01\x01H\x00\x12\x38\n\theartbeat\x18\x03 \x01(\x0b\x32\x1d.foldline.v1.CuratorHeartbeatB\x04\xe2\x41\x01\x01H\x00\x12\x32\n\x06result\x18\x04 \x01(\x0b\x32\x1a.foldline.v1.CuratorResultB\x04\xe2\x41\x01\x01H\x00\x42\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"\x9d\x02\n\x0e\x43urateResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x34\n\nregistered\x18\x02 \x01(\x0b\x32\x1e.foldline.v1.CuratorRegisteredH\x00\x12(\n\x04task\x18\x03 \x01(\x0b\x32\x18.foldline.v1.CuratorTaskH\x00\x12(\n\x04rows\x18\x04 \x01(\x0b\x32\x18.foldline.v1.CuratorRowsH\x00\x12,\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x1a.foldline.v1.CuratorCancelH\x00\x12\x39\n\rheartbeat_ack\x18\x06 \x01(\x0b\x32 .foldline.v1.CuratorHeartbeatAckH\x00\x42\x06\n\x04kind2W\n\x0e\x43uratorService\x12\x45\n\x06\x43urate\x12\x1a.foldline.v1.CurateRequest\x1a\x1b.foldline.v1.CurateResponse(\x01\x30\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,7 +38,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CURATEREQUEST'].oneofs_by_name['kind']._loaded_options = None
   _globals['_CURATEREQUEST'].oneofs_by_name['kind']._serialized_options = b'\272H\002\010\001'
   _globals['_CURATEREQUEST'].fields_by_name['sequence']._loaded_options = None
-  _globals['_CURATEREQUEST'].fields_by_name['sequence']._serialized_options = b'\342A\001\002\272H\0042\002(\001'
+  _globals['_CURATEREQUEST'].fields_by_name['sequence']._serialized_options = b'\342A\001\002\272H\0162\014\030\377\377\377\377\377\377\377\377\177(\001'
   _globals['_CURATEREQUEST'].fields_by_name['register']._loaded_options = None
   _globals['_CURATEREQUEST'].fields_by_name['register']._serialized_options = b'\342A\001\001'
   _globals['_CURATEREQUEST'].fields_by_name['heartbeat']._loaded_options = None
@@ -46,9 +46,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CURATEREQUEST'].fields_by_name['result']._loaded_options = None
   _globals['_CURATEREQUEST'].fields_by_name['result']._serialized_options = b'\342A\001\001'
   _globals['_CURATEREQUEST']._serialized_start=140
-  _globals['_CURATEREQUEST']._serialized_end=367
-  _globals['_CURATERESPONSE']._serialized_start=370
-  _globals['_CURATERESPONSE']._serialized_end=655
-  _globals['_CURATORSERVICE']._serialized_start=657
-  _globals['_CURATORSERVICE']._serialized_end=744
+  _globals['_CURATEREQUEST']._serialized_end=377
+  _globals['_CURATERESPONSE']._serialized_start=380
+  _globals['_CURATERESPONSE']._serialized_end=665
+  _globals['_CURATORSERVICE']._serialized_start=667
+  _globals['_CURATORSERVICE']._serialized_end=754
 # @@protoc_insertion_point(module_scope)

@@ -53,7 +53,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REQUEST_ID_REUSED: _ErrorReason.ValueType  # 6
     """The `request_id` came with another method or payload within 24 hours (W2).
 
-    Code: INVALID_ARGUMENT. Metadata: `request_id`. Example: `{request_id: "r-7"}`.
+    Code: INVALID_ARGUMENT. Metadata: `request_id`, `method` it came with first. Example: `{request_id: "r-7",
+    method: "AppendRows"}`.
     """
     ERROR_REASON_RUN_NOT_OPEN: _ErrorReason.ValueType  # 7
     """The run is closed, was never opened, or has no request and continues none (L5).
@@ -63,7 +64,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_RUN_ALREADY_OPEN: _ErrorReason.ValueType  # 8
     """Another run is open (L4): finish it, or set `supersede_open_run`.
 
-    Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`. Example: `{run_id: "run-4", open_run_id: "run-3"}`.
+    Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`, `idle_seconds`, `run_ttl_seconds`. Example:
+    `{run_id: "run-4", open_run_id: "run-3", idle_seconds: "12", run_ttl_seconds: "3600"}`.
     """
     ERROR_REASON_PREPARE_NOT_FOUND: _ErrorReason.ValueType  # 9
     """The session prepared no request of the id.
@@ -73,46 +75,46 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNKNOWN_TOOL_CALL: _ErrorReason.ValueType  # 10
     """A tool result answers a call that never existed, or that an edit or restore removed (R3).
 
-    Code: FAILED_PRECONDITION. Metadata: `call_id`, `removed_by` where a revision removed it. Example: `{call_id:
-    "call_9", removed_by: "17"}`.
+    Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `removed_by` (the revision
+    that removed the call, if one did). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
     """
     ERROR_REASON_DUPLICATE_TOOL_RESULT: _ErrorReason.ValueType  # 11
     """A tool result answers a call that has its final result (R3).
 
-    Code: FAILED_PRECONDITION. Metadata: `call_id`, `offset` of the result there is. Example: `{call_id: "call_9",
-    offset: "112"}`.
+    Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset`. Example:
+    `{call_id: "call_9", row: "0", result_offset: "112"}`.
     """
     ERROR_REASON_SUMMARY_ROW_REFUSED: _ErrorReason.ValueType  # 12
     """An append carries a summary, or a pin names one: summaries are the sidecar's own (R6).
 
-    Code: INVALID_ARGUMENT. Metadata: `index` or `offset` of the row. Example: `{index: "3"}`.
+    Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), or `offset`, or `first_offset` and
+    `last_offset`. Example: `{row: "3"}`.
     """
     ERROR_REASON_EMPTY_ASSISTANT_ROW: _ErrorReason.ValueType  # 13
     """An assistant row has no blocks (R4).
 
-    Code: INVALID_ARGUMENT. Metadata: `index` of the row. Example: `{index: "0"}`.
+    Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input). Example: `{row: "0"}`.
     """
     ERROR_REASON_STALE_SYSTEM_VERSION: _ErrorReason.ValueType  # 14
     """The version of a keyed system row is not above the current one.
 
-    Code: FAILED_PRECONDITION. Metadata: `key`, `version`, `current`. Example: `{key: "rules", version: "2",
-    current: "2"}`.
+    Code: FAILED_PRECONDITION. Metadata: `key`, `given`, `current`. Example: `{key: "rules", given: "2", current:
+    "2"}`.
     """
     ERROR_REASON_EDIT_SPLITS_UNIT: _ErrorReason.ValueType  # 15
     """An edit would leave a key without its current system row, a result without its call, or half a unit (X1).
 
-    Code: FAILED_PRECONDITION. Metadata: `first_offset`, `last_offset`, `offset` of the row it would break.
-    Example: `{first_offset: "5", last_offset: "6", offset: "7"}`.
+    Code: FAILED_PRECONDITION. Metadata: `offsets` of the rows it would break. Example: `{offsets: "7,8"}`.
     """
     ERROR_REASON_TOOLS_UNKNOWN: _ErrorReason.ValueType  # 16
     """The tools digest is not known: send the JSON once more.
 
-    Code: FAILED_PRECONDITION. Metadata: `tools_digest`. Example: `{tools_digest: "9f86d0…"}`.
+    Code: FAILED_PRECONDITION. Metadata: `digest`. Example: `{digest: "9f86d0…"}`.
     """
     ERROR_REASON_NOTHING_TO_FOLD: _ErrorReason.ValueType  # 17
     """A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4).
 
-    Code: FAILED_PRECONDITION. Metadata: `rows_active`, `tokens`. Example: `{rows_active: "6", tokens: "812"}`.
+    Code: FAILED_PRECONDITION. Metadata: `skip`, or `failure` and `checks`. Example: `{skip: "NOTHING_TO_FOLD"}`.
     """
     ERROR_REASON_FOLD_IN_PROGRESS: _ErrorReason.ValueType  # 18
     """An edit, restore or fork waited for a running fold until the deadline (L2).
@@ -122,22 +124,23 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SUMMARIZER_FAILED: _ErrorReason.ValueType  # 19
     """The source of a manual fold's summary failed; the transcript is as it was (S5).
 
-    Code: ABORTED. Metadata: `source`, `failure`. Example: `{source: "PROVIDER", failure: "SUMMARIZER_TIMEOUT"}`.
+    Code: ABORTED. Metadata: `failure`, `checks`. Example: `{failure: "SUMMARIZER_TIMEOUT", checks: ""}`.
     """
     ERROR_REASON_CURATOR_UNAVAILABLE: _ErrorReason.ValueType  # 20
     """A manual fold needs a curator and none is connected (S6).
 
-    Code: FAILED_PRECONDITION. Metadata: `role`. Example: `{role: "CURATOR"}`.
+    Code: FAILED_PRECONDITION. Metadata: `failure`, `checks`. Example: `{failure: "CURATOR_UNAVAILABLE", checks: ""}`.
     """
     ERROR_REASON_CURATOR_FAILED: _ErrorReason.ValueType  # 21
     """The curator or compactor of a manual fold failed, was late, or answered nonsense.
 
-    Code: ABORTED. Metadata: `role`, `task_id`. Example: `{role: "COMPACTOR", task_id: "t-8"}`.
+    Code: ABORTED. Metadata: `failure`, `checks`. Example: `{failure: "CURATOR_FAILED", checks: ""}`.
     """
     ERROR_REASON_REWRITE_REJECTED: _ErrorReason.ValueType  # 22
     """A manual fold's rewrite failed a check; the transcript is as it was (7).
 
-    Code: ABORTED. Metadata: `rule`, `detail`. Example: `{rule: "V6", detail: "2 104 tokens are not under 2 048"}`.
+    Code: ABORTED. Metadata: `failure`, `checks` (the rules that failed). Example: `{failure: "REWRITE_REJECTED",
+    checks: "V5,V6"}`.
     """
     ERROR_REASON_PROJECTION_NOT_FOUND: _ErrorReason.ValueType  # 23
     """The session has no projection of the id.
@@ -225,20 +228,19 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     "64"}`.
     """
     ERROR_REASON_NOT_READY: _ErrorReason.ValueType  # 39
-    """The server is starting, draining, or without its store: the one reason to retry blindly (W7).
+    """The server is starting, draining, or without its store; may be retried blindly (W7).
 
     Code: UNAVAILABLE. Metadata: `component`; `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
     """
     ERROR_REASON_NOT_YET: _ErrorReason.ValueType  # 40
     """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
-    Code: UNIMPLEMENTED. Metadata: `method`, `will` in words. Example: `{method: "ForkSession", will: "make a
-    session that holds another up to a revision"}`.
+    Code: UNIMPLEMENTED. Metadata: `method`. Example: `{method: "ForkSession"}`.
     """
     ERROR_REASON_STORE_CORRUPT: _ErrorReason.ValueType  # 41
     """Stored data does not hold together; `VerifySession` lists what.
 
-    Code: DATA_LOSS. Metadata: `session_id`, `rule`. Example: `{session_id: "s-1", rule: "V10"}`.
+    Code: DATA_LOSS. Metadata: `record`: the kind of what cannot be read. Example: `{record: "Session"}`.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 42
     """A defect of the sidecar. Details are in its log under the request id that the trailing metadata return (W8).
@@ -284,7 +286,8 @@ Code: NOT_FOUND. Metadata: `revision`, `newest`. Example: `{revision: "99", newe
 ERROR_REASON_REQUEST_ID_REUSED: ErrorReason.ValueType  # 6
 """The `request_id` came with another method or payload within 24 hours (W2).
 
-Code: INVALID_ARGUMENT. Metadata: `request_id`. Example: `{request_id: "r-7"}`.
+Code: INVALID_ARGUMENT. Metadata: `request_id`, `method` it came with first. Example: `{request_id: "r-7",
+method: "AppendRows"}`.
 """
 ERROR_REASON_RUN_NOT_OPEN: ErrorReason.ValueType  # 7
 """The run is closed, was never opened, or has no request and continues none (L5).
@@ -294,7 +297,8 @@ Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`. Example: `{run_id:
 ERROR_REASON_RUN_ALREADY_OPEN: ErrorReason.ValueType  # 8
 """Another run is open (L4): finish it, or set `supersede_open_run`.
 
-Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`. Example: `{run_id: "run-4", open_run_id: "run-3"}`.
+Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`, `idle_seconds`, `run_ttl_seconds`. Example:
+`{run_id: "run-4", open_run_id: "run-3", idle_seconds: "12", run_ttl_seconds: "3600"}`.
 """
 ERROR_REASON_PREPARE_NOT_FOUND: ErrorReason.ValueType  # 9
 """The session prepared no request of the id.
@@ -304,46 +308,46 @@ Code: NOT_FOUND. Metadata: `prepare_id`. Example: `{prepare_id: "p-12"}`.
 ERROR_REASON_UNKNOWN_TOOL_CALL: ErrorReason.ValueType  # 10
 """A tool result answers a call that never existed, or that an edit or restore removed (R3).
 
-Code: FAILED_PRECONDITION. Metadata: `call_id`, `removed_by` where a revision removed it. Example: `{call_id:
-"call_9", removed_by: "17"}`.
+Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `removed_by` (the revision
+that removed the call, if one did). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
 """
 ERROR_REASON_DUPLICATE_TOOL_RESULT: ErrorReason.ValueType  # 11
 """A tool result answers a call that has its final result (R3).
 
-Code: FAILED_PRECONDITION. Metadata: `call_id`, `offset` of the result there is. Example: `{call_id: "call_9",
-offset: "112"}`.
+Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset`. Example:
+`{call_id: "call_9", row: "0", result_offset: "112"}`.
 """
 ERROR_REASON_SUMMARY_ROW_REFUSED: ErrorReason.ValueType  # 12
 """An append carries a summary, or a pin names one: summaries are the sidecar's own (R6).
 
-Code: INVALID_ARGUMENT. Metadata: `index` or `offset` of the row. Example: `{index: "3"}`.
+Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), or `offset`, or `first_offset` and
+`last_offset`. Example: `{row: "3"}`.
 """
 ERROR_REASON_EMPTY_ASSISTANT_ROW: ErrorReason.ValueType  # 13
 """An assistant row has no blocks (R4).
 
-Code: INVALID_ARGUMENT. Metadata: `index` of the row. Example: `{index: "0"}`.
+Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input). Example: `{row: "0"}`.
 """
 ERROR_REASON_STALE_SYSTEM_VERSION: ErrorReason.ValueType  # 14
 """The version of a keyed system row is not above the current one.
 
-Code: FAILED_PRECONDITION. Metadata: `key`, `version`, `current`. Example: `{key: "rules", version: "2",
-current: "2"}`.
+Code: FAILED_PRECONDITION. Metadata: `key`, `given`, `current`. Example: `{key: "rules", given: "2", current:
+"2"}`.
 """
 ERROR_REASON_EDIT_SPLITS_UNIT: ErrorReason.ValueType  # 15
 """An edit would leave a key without its current system row, a result without its call, or half a unit (X1).
 
-Code: FAILED_PRECONDITION. Metadata: `first_offset`, `last_offset`, `offset` of the row it would break.
-Example: `{first_offset: "5", last_offset: "6", offset: "7"}`.
+Code: FAILED_PRECONDITION. Metadata: `offsets` of the rows it would break. Example: `{offsets: "7,8"}`.
 """
 ERROR_REASON_TOOLS_UNKNOWN: ErrorReason.ValueType  # 16
 """The tools digest is not known: send the JSON once more.
 
-Code: FAILED_PRECONDITION. Metadata: `tools_digest`. Example: `{tools_digest: "9f86d0…"}`.
+Code: FAILED_PRECONDITION. Metadata: `digest`. Example: `{digest: "9f86d0…"}`.
 """
 ERROR_REASON_NOTHING_TO_FOLD: ErrorReason.ValueType  # 17
 """A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4).
 
-Code: FAILED_PRECONDITION. Metadata: `rows_active`, `tokens`. Example: `{rows_active: "6", tokens: "812"}`.
+Code: FAILED_PRECONDITION. Metadata: `skip`, or `failure` and `checks`. Example: `{skip: "NOTHING_TO_FOLD"}`.
 """
 ERROR_REASON_FOLD_IN_PROGRESS: ErrorReason.ValueType  # 18
 """An edit, restore or fork waited for a running fold until the deadline (L2).
@@ -353,22 +357,23 @@ Code: ABORTED. Metadata: `fold_id`. Example: `{fold_id: "f-3"}`.
 ERROR_REASON_SUMMARIZER_FAILED: ErrorReason.ValueType  # 19
 """The source of a manual fold's summary failed; the transcript is as it was (S5).
 
-Code: ABORTED. Metadata: `source`, `failure`. Example: `{source: "PROVIDER", failure: "SUMMARIZER_TIMEOUT"}`.
+Code: ABORTED. Metadata: `failure`, `checks`. Example: `{failure: "SUMMARIZER_TIMEOUT", checks: ""}`.
 """
 ERROR_REASON_CURATOR_UNAVAILABLE: ErrorReason.ValueType  # 20
 """A manual fold needs a curator and none is connected (S6).
 
-Code: FAILED_PRECONDITION. Metadata: `role`. Example: `{role: "CURATOR"}`.
+Code: FAILED_PRECONDITION. Metadata: `failure`, `checks`. Example: `{failure: "CURATOR_UNAVAILABLE", checks: ""}`.
 """
 ERROR_REASON_CURATOR_FAILED: ErrorReason.ValueType  # 21
 """The curator or compactor of a manual fold failed, was late, or answered nonsense.
 
-Code: ABORTED. Metadata: `role`, `task_id`. Example: `{role: "COMPACTOR", task_id: "t-8"}`.
+Code: ABORTED. Metadata: `failure`, `checks`. Example: `{failure: "CURATOR_FAILED", checks: ""}`.
 """
 ERROR_REASON_REWRITE_REJECTED: ErrorReason.ValueType  # 22
 """A manual fold's rewrite failed a check; the transcript is as it was (7).
 
-Code: ABORTED. Metadata: `rule`, `detail`. Example: `{rule: "V6", detail: "2 104 tokens are not under 2 048"}`.
+Code: ABORTED. Metadata: `failure`, `checks` (the rules that failed). Example: `{failure: "REWRITE_REJECTED",
+checks: "V5,V6"}`.
 """
 ERROR_REASON_PROJECTION_NOT_FOUND: ErrorReason.ValueType  # 23
 """The session has no projection of the id.
@@ -456,20 +461,19 @@ Code: RESOURCE_EXHAUSTED. Metadata: `limit`; `google.rpc.RetryInfo` says when to
 "64"}`.
 """
 ERROR_REASON_NOT_READY: ErrorReason.ValueType  # 39
-"""The server is starting, draining, or without its store: the one reason to retry blindly (W7).
+"""The server is starting, draining, or without its store; may be retried blindly (W7).
 
 Code: UNAVAILABLE. Metadata: `component`; `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
 """
 ERROR_REASON_NOT_YET: ErrorReason.ValueType  # 40
 """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
-Code: UNIMPLEMENTED. Metadata: `method`, `will` in words. Example: `{method: "ForkSession", will: "make a
-session that holds another up to a revision"}`.
+Code: UNIMPLEMENTED. Metadata: `method`. Example: `{method: "ForkSession"}`.
 """
 ERROR_REASON_STORE_CORRUPT: ErrorReason.ValueType  # 41
 """Stored data does not hold together; `VerifySession` lists what.
 
-Code: DATA_LOSS. Metadata: `session_id`, `rule`. Example: `{session_id: "s-1", rule: "V10"}`.
+Code: DATA_LOSS. Metadata: `record`: the kind of what cannot be read. Example: `{record: "Session"}`.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 42
 """A defect of the sidecar. Details are in its log under the request id that the trailing metadata return (W8).

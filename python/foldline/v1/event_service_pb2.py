@@ -27,7 +27,7 @@ from foldline.v1 import event_pb2 as foldline_dot_v1_dot_event__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66oldline/v1/event_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x17\x66oldline/v1/event.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xec\x01\n\x11ListEventsRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\x13\n\x05\x61\x66ter\x18\x02 \x01(\x04\x42\x04\xe2\x41\x01\x01\x12:\n\x05kinds\x18\x03 \x03(\x0e\x32\x16.foldline.v1.EventKindB\x13\xe2\x41\x01\x01\xbaH\x0c\x92\x01\t\x10 \"\x05\x82\x01\x02\x10\x01\x12\x1e\n\tpage_size\x18\x04 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02(\x00\x12 \n\npage_token\x18\x05 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03(\x80 \"f\n\x12ListEventsResponse\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.foldline.v1.EventB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12!\n\x0fnext_page_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 \"\xab\x01\n\x12WatchEventsRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\x13\n\x05\x61\x66ter\x18\x02 \x01(\x04\x42\x04\xe2\x41\x01\x01\x12:\n\x05kinds\x18\x03 \x03(\x0e\x32\x16.foldline.v1.EventKindB\x13\xe2\x41\x01\x01\xbaH\x0c\x92\x01\t\x10 \"\x05\x82\x01\x02\x10\x01\"H\n\x13WatchEventsResponse\x12!\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.foldline.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x32\xb1\x01\n\x0c\x45ventService\x12M\n\nListEvents\x12\x1e.foldline.v1.ListEventsRequest\x1a\x1f.foldline.v1.ListEventsResponse\x12R\n\x0bWatchEvents\x12\x1f.foldline.v1.WatchEventsRequest\x1a .foldline.v1.WatchEventsResponse0\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66oldline/v1/event_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x17\x66oldline/v1/event.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xfb\x01\n\x11ListEventsRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\"\n\x05\x61\x66ter\x18\x02 \x01(\x04\x42\x13\xe2\x41\x01\x01\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12:\n\x05kinds\x18\x03 \x03(\x0e\x32\x16.foldline.v1.EventKindB\x13\xe2\x41\x01\x01\xbaH\x0c\x92\x01\t\x10 \"\x05\x82\x01\x02\x10\x01\x12\x1e\n\tpage_size\x18\x04 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02(\x00\x12 \n\npage_token\x18\x05 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03(\x80 \"f\n\x12ListEventsResponse\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.foldline.v1.EventB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12!\n\x0fnext_page_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 \"\xba\x01\n\x12WatchEventsRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\"\n\x05\x61\x66ter\x18\x02 \x01(\x04\x42\x13\xe2\x41\x01\x01\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12:\n\x05kinds\x18\x03 \x03(\x0e\x32\x16.foldline.v1.EventKindB\x13\xe2\x41\x01\x01\xbaH\x0c\x92\x01\t\x10 \"\x05\x82\x01\x02\x10\x01\"H\n\x13WatchEventsResponse\x12!\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.foldline.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x32\xbb\x01\n\x0c\x45ventService\x12R\n\nListEvents\x12\x1e.foldline.v1.ListEventsRequest\x1a\x1f.foldline.v1.ListEventsResponse\"\x03\x90\x02\x01\x12W\n\x0bWatchEvents\x12\x1f.foldline.v1.WatchEventsRequest\x1a .foldline.v1.WatchEventsResponse\"\x03\x90\x02\x01\x30\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,7 +38,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTEVENTSREQUEST'].fields_by_name['session_id']._loaded_options = None
   _globals['_LISTEVENTSREQUEST'].fields_by_name['session_id']._serialized_options = b'\342A\001\002\272H)r\'\030\200\0012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$'
   _globals['_LISTEVENTSREQUEST'].fields_by_name['after']._loaded_options = None
-  _globals['_LISTEVENTSREQUEST'].fields_by_name['after']._serialized_options = b'\342A\001\001'
+  _globals['_LISTEVENTSREQUEST'].fields_by_name['after']._serialized_options = b'\342A\001\001\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_LISTEVENTSREQUEST'].fields_by_name['kinds']._loaded_options = None
   _globals['_LISTEVENTSREQUEST'].fields_by_name['kinds']._serialized_options = b'\342A\001\001\272H\014\222\001\t\020 \"\005\202\001\002\020\001'
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_size']._loaded_options = None
@@ -52,17 +52,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['session_id']._loaded_options = None
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['session_id']._serialized_options = b'\342A\001\002\272H)r\'\030\200\0012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$'
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['after']._loaded_options = None
-  _globals['_WATCHEVENTSREQUEST'].fields_by_name['after']._serialized_options = b'\342A\001\001'
+  _globals['_WATCHEVENTSREQUEST'].fields_by_name['after']._serialized_options = b'\342A\001\001\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['kinds']._loaded_options = None
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['kinds']._serialized_options = b'\342A\001\001\272H\014\222\001\t\020 \"\005\202\001\002\020\001'
+  _globals['_EVENTSERVICE'].methods_by_name['ListEvents']._loaded_options = None
+  _globals['_EVENTSERVICE'].methods_by_name['ListEvents']._serialized_options = b'\220\002\001'
+  _globals['_EVENTSERVICE'].methods_by_name['WatchEvents']._loaded_options = None
+  _globals['_EVENTSERVICE'].methods_by_name['WatchEvents']._serialized_options = b'\220\002\001'
   _globals['_LISTEVENTSREQUEST']._serialized_start=136
-  _globals['_LISTEVENTSREQUEST']._serialized_end=372
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=374
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=476
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=479
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=650
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=652
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=724
-  _globals['_EVENTSERVICE']._serialized_start=727
-  _globals['_EVENTSERVICE']._serialized_end=904
+  _globals['_LISTEVENTSREQUEST']._serialized_end=387
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=389
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=491
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=494
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=680
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=682
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=754
+  _globals['_EVENTSERVICE']._serialized_start=757
+  _globals['_EVENTSERVICE']._serialized_end=944
 # @@protoc_insertion_point(module_scope)

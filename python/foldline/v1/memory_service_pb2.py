@@ -27,7 +27,7 @@ from foldline.v1 import memory_pb2 as foldline_dot_v1_dot_memory__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n foldline/v1/memory_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x18\x66oldline/v1/memory.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xf2\x02\n\x13SearchMemoryRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\x1c\n\x05query\x18\x02 \x01(\tB\r\xe2\x41\x01\x01\xbaH\x06r\x04(\x80\x80\x01\x12!\n\x05limit\x18\x03 \x01(\x05\x42\r\xe2\x41\x01\x01\xbaH\x06\x1a\x04\x18\x14(\x01H\x00\x88\x01\x01\x12\x35\n\tmin_score\x18\x04 \x01(\x01\x42\x1d\xe2\x41\x01\x01\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x01\x88\x01\x01\x12/\n\x06\x66ilter\x18\x05 \x01(\x0b\x32\x19.foldline.v1.MemoryFilterB\x04\xe2\x41\x01\x01\x12$\n\nmax_tokens\x18\x06 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02 \x00H\x02\x88\x01\x01\x12\x1f\n\x11include_neighbors\x18\x07 \x01(\x08\x42\x04\xe2\x41\x01\x01\x42\x08\n\x06_limitB\x0c\n\n_min_scoreB\r\n\x0b_max_tokens\"\x92\x01\n\x14SearchMemoryResponse\x12.\n\x04hits\x18\x01 \x03(\x0b\x32\x16.foldline.v1.MemoryHitB\x08\xbaH\x05\x92\x01\x02\x10\x14\x12\x10\n\x08\x64\x65graded\x18\x02 \x01(\x08\x12!\n\x0f\x64\x65graded_reason\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x15\n\rscope_dropped\x18\x04 \x01(\x08\"\x91\x01\n\x10GetMemoryRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\x1b\n\x06offset\x18\x02 \x01(\x04\x42\x0b\xe2\x41\x01\x02\xbaH\x04\x32\x02(\x01\x12\x1a\n\x05\x63hunk\x18\x03 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02(\x00\"S\n\x11GetMemoryResponse\x12\'\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x18.foldline.v1.MemoryEntry\x12\x15\n\rscope_dropped\x18\x02 \x01(\x08\"\xde\x01\n\x15\x45numerateScopeRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12/\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x19.foldline.v1.MemoryFilterB\x04\xe2\x41\x01\x01\x12\"\n\x05limit\x18\x03 \x01(\x05\x42\x0e\xe2\x41\x01\x01\xbaH\x07\x1a\x05\x18\xe8\x07(\x01H\x00\x88\x01\x01\x12 \n\npage_token\x18\x04 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03(\x80 B\x08\n\x06_limit\"\x88\x01\n\x16\x45numerateScopeResponse\x12\x34\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.foldline.v1.MemoryEntryB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12!\n\x0fnext_page_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 \x12\x15\n\rscope_dropped\x18\x03 \x01(\x08\"\x84\x01\n\x10\x44ropScopeRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12*\n\nrequest_id\x18\x02 \x01(\tB\x16\xe2\x41\x01\x01\xbaH\x0fr\r\x18\x80\x01\x32\x08^[!-~]*$\"$\n\x11\x44ropScopeResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x03\x32\xd7\x02\n\rMemoryService\x12S\n\x0cSearchMemory\x12 .foldline.v1.SearchMemoryRequest\x1a!.foldline.v1.SearchMemoryResponse\x12J\n\tGetMemory\x12\x1d.foldline.v1.GetMemoryRequest\x1a\x1e.foldline.v1.GetMemoryResponse\x12Y\n\x0e\x45numerateScope\x12\".foldline.v1.EnumerateScopeRequest\x1a#.foldline.v1.EnumerateScopeResponse\x12J\n\tDropScope\x12\x1d.foldline.v1.DropScopeRequest\x1a\x1e.foldline.v1.DropScopeResponseB>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n foldline/v1/memory_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x18\x66oldline/v1/memory.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xf2\x02\n\x13SearchMemoryRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12\x1c\n\x05query\x18\x02 \x01(\tB\r\xe2\x41\x01\x01\xbaH\x06r\x04(\x80\x80\x01\x12!\n\x05limit\x18\x03 \x01(\x05\x42\r\xe2\x41\x01\x01\xbaH\x06\x1a\x04\x18\x14(\x01H\x00\x88\x01\x01\x12\x35\n\tmin_score\x18\x04 \x01(\x01\x42\x1d\xe2\x41\x01\x01\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x01\x88\x01\x01\x12/\n\x06\x66ilter\x18\x05 \x01(\x0b\x32\x19.foldline.v1.MemoryFilterB\x04\xe2\x41\x01\x01\x12$\n\nmax_tokens\x18\x06 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02 \x00H\x02\x88\x01\x01\x12\x1f\n\x11include_neighbors\x18\x07 \x01(\x08\x42\x04\xe2\x41\x01\x01\x42\x08\n\x06_limitB\x0c\n\n_min_scoreB\r\n\x0b_max_tokens\"\x92\x01\n\x14SearchMemoryResponse\x12.\n\x04hits\x18\x01 \x03(\x0b\x32\x16.foldline.v1.MemoryHitB\x08\xbaH\x05\x92\x01\x02\x10\x14\x12\x10\n\x08\x64\x65graded\x18\x02 \x01(\x08\x12!\n\x0f\x64\x65graded_reason\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x15\n\rscope_dropped\x18\x04 \x01(\x08\"\x9b\x01\n\x10GetMemoryRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12%\n\x06offset\x18\x02 \x01(\x04\x42\x15\xe2\x41\x01\x02\xbaH\x0e\x32\x0c\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f(\x01\x12\x1a\n\x05\x63hunk\x18\x03 \x01(\x05\x42\x0b\xe2\x41\x01\x01\xbaH\x04\x1a\x02(\x00\"S\n\x11GetMemoryResponse\x12\'\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x18.foldline.v1.MemoryEntry\x12\x15\n\rscope_dropped\x18\x02 \x01(\x08\"\xde\x01\n\x15\x45numerateScopeRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12/\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x19.foldline.v1.MemoryFilterB\x04\xe2\x41\x01\x01\x12\"\n\x05limit\x18\x03 \x01(\x05\x42\x0e\xe2\x41\x01\x01\xbaH\x07\x1a\x05\x18\xe8\x07(\x01H\x00\x88\x01\x01\x12 \n\npage_token\x18\x04 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03(\x80 B\x08\n\x06_limit\"\x88\x01\n\x16\x45numerateScopeResponse\x12\x34\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.foldline.v1.MemoryEntryB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12!\n\x0fnext_page_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 \x12\x15\n\rscope_dropped\x18\x03 \x01(\x08\"\x84\x01\n\x10\x44ropScopeRequest\x12\x44\n\nsession_id\x18\x01 \x01(\tB0\xe2\x41\x01\x02\xbaH)r\'\x18\x80\x01\x32\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$\x12*\n\nrequest_id\x18\x02 \x01(\tB\x16\xe2\x41\x01\x01\xbaH\x0fr\r\x18\x80\x01\x32\x08^[!-~]*$\"$\n\x11\x44ropScopeResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x03\x32\xe6\x02\n\rMemoryService\x12X\n\x0cSearchMemory\x12 .foldline.v1.SearchMemoryRequest\x1a!.foldline.v1.SearchMemoryResponse\"\x03\x90\x02\x01\x12O\n\tGetMemory\x12\x1d.foldline.v1.GetMemoryRequest\x1a\x1e.foldline.v1.GetMemoryResponse\"\x03\x90\x02\x01\x12^\n\x0e\x45numerateScope\x12\".foldline.v1.EnumerateScopeRequest\x1a#.foldline.v1.EnumerateScopeResponse\"\x03\x90\x02\x01\x12J\n\tDropScope\x12\x1d.foldline.v1.DropScopeRequest\x1a\x1e.foldline.v1.DropScopeResponseB>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,7 +56,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMEMORYREQUEST'].fields_by_name['session_id']._loaded_options = None
   _globals['_GETMEMORYREQUEST'].fields_by_name['session_id']._serialized_options = b'\342A\001\002\272H)r\'\030\200\0012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$'
   _globals['_GETMEMORYREQUEST'].fields_by_name['offset']._loaded_options = None
-  _globals['_GETMEMORYREQUEST'].fields_by_name['offset']._serialized_options = b'\342A\001\002\272H\0042\002(\001'
+  _globals['_GETMEMORYREQUEST'].fields_by_name['offset']._serialized_options = b'\342A\001\002\272H\0162\014\030\377\377\377\377\377\377\377\377\177(\001'
   _globals['_GETMEMORYREQUEST'].fields_by_name['chunk']._loaded_options = None
   _globals['_GETMEMORYREQUEST'].fields_by_name['chunk']._serialized_options = b'\342A\001\001\272H\004\032\002(\000'
   _globals['_ENUMERATESCOPEREQUEST'].fields_by_name['session_id']._loaded_options = None
@@ -75,22 +75,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DROPSCOPEREQUEST'].fields_by_name['session_id']._serialized_options = b'\342A\001\002\272H)r\'\030\200\0012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$'
   _globals['_DROPSCOPEREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_DROPSCOPEREQUEST'].fields_by_name['request_id']._serialized_options = b'\342A\001\001\272H\017r\r\030\200\0012\010^[!-~]*$'
+  _globals['_MEMORYSERVICE'].methods_by_name['SearchMemory']._loaded_options = None
+  _globals['_MEMORYSERVICE'].methods_by_name['SearchMemory']._serialized_options = b'\220\002\001'
+  _globals['_MEMORYSERVICE'].methods_by_name['GetMemory']._loaded_options = None
+  _globals['_MEMORYSERVICE'].methods_by_name['GetMemory']._serialized_options = b'\220\002\001'
+  _globals['_MEMORYSERVICE'].methods_by_name['EnumerateScope']._loaded_options = None
+  _globals['_MEMORYSERVICE'].methods_by_name['EnumerateScope']._serialized_options = b'\220\002\001'
   _globals['_SEARCHMEMORYREQUEST']._serialized_start=138
   _globals['_SEARCHMEMORYREQUEST']._serialized_end=508
   _globals['_SEARCHMEMORYRESPONSE']._serialized_start=511
   _globals['_SEARCHMEMORYRESPONSE']._serialized_end=657
   _globals['_GETMEMORYREQUEST']._serialized_start=660
-  _globals['_GETMEMORYREQUEST']._serialized_end=805
-  _globals['_GETMEMORYRESPONSE']._serialized_start=807
-  _globals['_GETMEMORYRESPONSE']._serialized_end=890
-  _globals['_ENUMERATESCOPEREQUEST']._serialized_start=893
-  _globals['_ENUMERATESCOPEREQUEST']._serialized_end=1115
-  _globals['_ENUMERATESCOPERESPONSE']._serialized_start=1118
-  _globals['_ENUMERATESCOPERESPONSE']._serialized_end=1254
-  _globals['_DROPSCOPEREQUEST']._serialized_start=1257
-  _globals['_DROPSCOPEREQUEST']._serialized_end=1389
-  _globals['_DROPSCOPERESPONSE']._serialized_start=1391
-  _globals['_DROPSCOPERESPONSE']._serialized_end=1427
-  _globals['_MEMORYSERVICE']._serialized_start=1430
-  _globals['_MEMORYSERVICE']._serialized_end=1773
+  _globals['_GETMEMORYREQUEST']._serialized_end=815
+  _globals['_GETMEMORYRESPONSE']._serialized_start=817
+  _globals['_GETMEMORYRESPONSE']._serialized_end=900
+  _globals['_ENUMERATESCOPEREQUEST']._serialized_start=903
+  _globals['_ENUMERATESCOPEREQUEST']._serialized_end=1125
+  _globals['_ENUMERATESCOPERESPONSE']._serialized_start=1128
+  _globals['_ENUMERATESCOPERESPONSE']._serialized_end=1264
+  _globals['_DROPSCOPEREQUEST']._serialized_start=1267
+  _globals['_DROPSCOPEREQUEST']._serialized_end=1399
+  _globals['_DROPSCOPERESPONSE']._serialized_start=1401
+  _globals['_DROPSCOPERESPONSE']._serialized_end=1437
+  _globals['_MEMORYSERVICE']._serialized_start=1440
+  _globals['_MEMORYSERVICE']._serialized_end=1798
 # @@protoc_insertion_point(module_scope)

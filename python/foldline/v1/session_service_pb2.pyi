@@ -302,10 +302,13 @@ class UpdateSessionRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session."""
     request_id: _builtins.str
     """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised."""
+    expected_revision: _builtins.int
+    """Revision the session must be at. A stale one fails with `REVISION_MISMATCH`. Absent: any."""
     @_builtins.property
     def model(self) -> _model_pb2.ModelRef:
         """Model to set."""
@@ -333,12 +336,15 @@ class UpdateSessionRequest(_message.Message):
         policy: _policy_pb2.Policy | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "policy", b"policy", "update_mask", b"update_mask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "model", b"model", "policy", b"policy", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "model", b"model", "policy", b"policy", "request_id", b"request_id", "session_id", b"session_id", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "labels", b"labels", "model", b"model", "policy", b"policy", "request_id", b"request_id", "session_id", b"session_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___UpdateSessionRequest: _TypeAlias = UpdateSessionRequest  # noqa: Y015
 
