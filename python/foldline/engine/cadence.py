@@ -154,7 +154,7 @@ def veto(
         gate = _gate(trigger, cadence, policy, now, paid)
         if gate is not None and not (paid and _successor_may_write(policy, over_hard_limit(decision.report))):
             return _GATES[gate]
-    if plan.predicted_saving >= policy.min_progress * plan.transcript_tokens:
+    if _is_progress(plan.predicted_saving, plan.transcript_tokens, policy):
         return None
     if trigger in _MANUAL_TRIGGERS or _fit_exempt(trigger, cadence):
         return None
@@ -358,7 +358,7 @@ def forked(cadence: Cadence) -> Cadence:
 def transcript_grew(cadence: Cadence, tokens: int, policy: Policy) -> Cadence:
     """Ends a restore's guard once the transcript grew by ``min_progress`` (X2); ``tokens`` raw, as in ``restored``."""
     guarded = cadence.restored_tokens
-    if guarded is None or tokens < guarded * (1 + policy.min_progress):
+    if guarded is None or not _is_progress(tokens - guarded, guarded, policy):
         return cadence
     return replace(cadence, restored_tokens=None)
 
@@ -454,6 +454,11 @@ def _brings_under_hard_limits(plan: FoldPlan, report: PressureReport, limits: Li
     under_bytes = limits.byte_limit is None or bytes_after < limits.byte_limit
     over = before + limits.reserve >= limits.ceiling or over_bytes
     return over and after + limits.reserve < limits.ceiling and under_bytes
+
+
+def _is_progress(change: int, whole: int, policy: Policy) -> bool:
+    # The product of a decimal fraction may come out a hair above the whole number that is meant.
+    return change >= policy.min_progress * whole - 1e-6
 
 
 def _has_newer_anchor(cadence: Cadence, prepared: Prepared) -> bool:
