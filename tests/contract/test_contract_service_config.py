@@ -19,6 +19,7 @@ from foldline.v1 import (
     session_service_pb2_grpc,
     tool_service_pb2,
 )
+from foldline.v1.session_service_pb2 import GetSessionRequest, GetSessionResponse
 from google.protobuf.descriptor import MethodDescriptor
 
 TEXT = (Path(__file__).resolve().parents[2] / "proto/foldline/v1/service_config.json").read_text()
