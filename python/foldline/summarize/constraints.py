@@ -12,11 +12,17 @@ from foldline.summarize.text import one_line, sentences
 MEMORY_LINE = "Older user constraints are not listed here; memory_search finds them."
 
 _ENGLISH = (
-    r"must(?:n[’']?t)?|never|always|only|do not|don[’']?t|shall not|should(?:n[’']?t| not| only| never| always)|make sure|ensure|"
-    r"avoid|at (?:most|least)|no (?:more|less|fewer|later|earlier) than|under no circumstances|not allowed|forbidden|prohibited|"
-    r"(?:is|are) required|has to|have to|needs? to (?:be|stay|keep|remain)|keep in mind|remember that|from now on|no matter what|"
-    r"off[- ]limits|hands off|without (?:asking|touching|changing|breaking)|i (?:would )?only want|prefer(?:ably)?|stick to|"
-    r"(?:the )?(?:budget|deadline|limit) is|can[’']?t (?:change|touch|use|exceed|be)|cannot|may not|leave .{1,40} (?:alone|as (?:it )?is)"
+    r"must(?! have\b|['’]?ve\b| be (?:so|very|hard|tough|nice|great|fun))(?:n[’']?t)?|never|always|"
+    r"(?:do not|don[’']?t)(?! (?:remember|know|think|worry|see|understand|have|really|even|mind|care)\b)|shall not|"
+    r"should(?:n[’']?t| not| only| never| always)|make sure|ensure|avoid|at (?:most|least)|"
+    r"no (?:more|less|fewer|later|earlier) than|under no circumstances|not allowed|forbidden|prohibited|(?:is|are) required|"
+    r"(?:you|we|it|they|this|that|everything) (?:will )?(?:has|have) to|needs? to (?:be|stay|keep|remain)|keep in mind|"
+    r"remember that|from now on|no matter what|off[- ]limits|hands off|without (?:asking|touching|changing|breaking)|"
+    r"i (?:would )?only want|prefer(?:ably)?|stick to|(?:the )?(?:budget|deadline|limit) is|"
+    r"only (?:use|look|in|on|the|for|with|when|after|if|change|touch|run|read|work|deploy|their|its)|use only|"
+    r"can[’']?t (?:change|touch|use|exceed)|cannot|may not|no new|nothing (?:gets|may|must|should|is to)|"
+    r"(?:deploy|code|change|merge|release|feature) freeze|keep (?:it|them|that|this)|not before|"
+    r"leave .{1,40} (?:alone|as (?:it )?is)"
 )
 _OTHERS = (
     r"muss|müssen|darf|dürfen|niemals|immer nur|auf keinen Fall|unbedingt|mindestens|höchstens|keinesfalls|"
@@ -30,9 +36,14 @@ _CJK = (
     r"반드시|절대|항상|하지 ?마"
 )
 _CUE = re.compile(rf"\b(?:{_ENGLISH}|{_OTHERS})\b|{_CJK}", re.IGNORECASE)
+_TALK = re.compile(
+    r"\b(?:i|he|she|they|we|you|it|(?:i|we|they|you)['’]ve|i['’]m|(?:he|she|it|that)['’]s|(?:we|they|you)['’]re)"
+    r" (?:have |has |had |will |would )?(?:always|never)\b(?! (?:want|accept|allow|touch|use|be)\b)",
+    re.IGNORECASE,
+)
 _QUESTION = re.compile(r"[?？]\W*$")
 _SHORTEST, _LONGEST, _PER_ROW = 8, 500, 12
-_DATA = re.compile(r'[{}\[]"|":|"\}|=>|;\s*$|\w\(\w*\)\s*[{;]')
+_DATA = re.compile(r'[{}\[]"|":|"\}|=>|;\s*$|\b\d+: |-{5}|``|lines (?:total|above|below)|\w\(\w*\)\s*[{;]')
 _LOG_LINE = re.compile(r"^(?:\s*at |\[?\d{4}-\d\d-\d\d|Traceback|\w+(?:Error|Exception):|[{<|$>])")
 
 
@@ -48,6 +59,7 @@ def is_constraint(sentence: str) -> bool:
     return (
         _SHORTEST <= len(sentence) <= _LONGEST
         and bool(_CUE.search(sentence))
+        and not _TALK.search(sentence)
         and not _QUESTION.search(sentence)
         and not _LOG_LINE.match(sentence)
         and not _DATA.search(sentence)

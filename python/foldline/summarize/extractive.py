@@ -20,7 +20,7 @@ from foldline.summarize.text import defuse, has_protocol, quote, source_text
 
 _SHARES = (0.22, 0.2, 0.24, 0.12, 0.08, 0.14)
 _AGED_SHARE = 0.4
-_DURABLE_SHARE = 0.25
+_DURABLE_SHARE = 0.35
 _LAST_REQUEST_SHARE = 0.25
 _CHARS_A_TOKEN = 3
 _MEDIA_TOKENS = 1600
@@ -115,11 +115,10 @@ class ExtractiveSummarizer:
         lines += stated
         shown += "\n".join(line.text for line in stated)
         style = sections.style_for(room, identifiers)
-        lines += sections.request_lines(reading, last, shown, style)
-        decisions, results = sections.decision_lines(reading, identifiers, max(12, min(100, room // 40)), style)
-        lines += decisions + results + sections.answer_lines(reading, style)
-        lines += sections.reply_lines(reading, style) + sections.action_lines(reading, style)
-        lines += sections.error_lines(reading, style) + sections.open_lines(reading, style)
+        lines += sections.request_lines(reading, last, durable, shown, style)
+        lines += sections.told_lines(reading, identifiers, max(12, min(100, room // 40)), style)
+        lines += sections.answer_lines(reading, style) + sections.action_lines(reading, style)
+        lines += sections.error_lines(reading, style) + sections.open_lines(reading, last, style)
         lines += sections.detail_lines(identifiers, style)
         lines += sections.carried(carried_lines(request.earlier, [c.text for c in durable], clean))
         return lines
@@ -157,6 +156,6 @@ def _preface(reading: Reading) -> str:
     if not reading.rows:
         return ""
     return (
-        f"Extract of conversation rows {reading.first}-{reading.last}, not written by the user. "
-        "Quotes are verbatim, [#n] names a row; memory_search finds the rest."
+        f"Extract of conversation rows {reading.first}-{reading.last}, not the user's words. "
+        "Quotes are verbatim, [#n] is a row; memory_search finds the rest."
     )

@@ -72,7 +72,8 @@ MATTERS = {
 _RESULT_SCAN, _TEXT_SCAN, _PASTED = 600, 6000, 1500
 _LINE_NUMBERS = re.compile(r"^\s*\d+(?=[:|\t])", re.MULTILINE)
 _NO_PATH = re.compile(r"\.\./|[A-Z]\w*\.js\Z")
-_BARE_NUMBER = re.compile(r"\d{1,3}(?:[:,]\d{1,3})?\Z")
+_QUANTITY = re.compile(r"\d+[a-zA-Z]{1,2}\Z")
+_BARE_NUMBER = re.compile(r"\d{1,3}(?:[:,]\d{1,3}|[a-zA-Z]{1,2})?\Z")
 _SMALL_ORDINAL = re.compile(r"\d{1,2}(?:[.:,/]\d)?\Z")
 
 
@@ -90,6 +91,8 @@ def find_identifiers(text: str) -> Iterable[tuple[str, IdentifierKind]]:
             found = found.rstrip(".,;:!?").removeprefix("@")
             if _NO_PATH.match(found):
                 continue
+        elif group == "id" and _QUANTITY.match(found):
+            group = "number"
         if len(found) < 2 or (group == "number" and _SMALL_ORDINAL.match(found)):
             continue
         yield found, _KINDS[group]
@@ -119,7 +122,7 @@ def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()
         if len(text) > scan:
             text = text[: scan * 2 // 3] + "\n" + text[-scan // 3 :]
         for found, kind in dict.fromkeys(find_identifiers(text)):
-            if source != _USER and _BARE_NUMBER.match(found):
+            if source != _USER and (_BARE_NUMBER.match(found) or kind == IdentifierKind.ID and len(found) < 4):
                 continue
             tally = tallies.setdefault(found, _Tally(kind))
             tally.source = max(tally.source, source)

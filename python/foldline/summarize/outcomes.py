@@ -47,6 +47,8 @@ _NAMED_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b|\berror(?:\[\w+\]| [
 _EMPTY_ERROR = re.compile(r"exited with code|^npm (?:err|error)|^Traceback|exit (?:code|status)|^at ", re.IGNORECASE)
 _CONFIRMS = re.compile(r"\W*(?:no output|ok|done|success\w*|true|null|none|ran)?\W*$", re.IGNORECASE)
 _SUCCESS = re.compile(r"(?:success|wrote|written|updated|edited|replaced|applied|file (?:was )?(?:written|updated|created))", re.IGNORECASE)
+_TABLE_RULE = re.compile(r"[-+|: ]{3,}")
+_ROW_COUNT = re.compile(r"\(\d+ rows?\)")
 _LINE_NUMBER = re.compile(r"^\s*\d+[:|\t ]\s?")
 
 
@@ -131,10 +133,23 @@ def gist(text: str, failed: bool, limit: int = 140) -> str:
         return ""
     if failed:
         return clip(_worst(lines), limit)
-    if len(lines) == 1:
-        return clip(lines[0], limit)
+    if len(lines) > 2 and _TABLE_RULE.fullmatch(lines[1]):
+        return clip(_table_gist(lines), limit)
+    if sum(len(line) + 2 for line in lines) <= limit:
+        return "; ".join(lines)
     telling = [line for line in lines[-12:] if _TELLING.search(line) and len(line) < 200]
     return clip(telling[-1] if telling else lines[0], limit)
+
+
+def _table_gist(lines: list[str]) -> str:
+    """Header with the only row of a printed table, or with its first row and how many there are."""
+    names = [n.strip() for n in lines[0].strip("| ").split("|")]
+    rows = [line for line in lines[2:] if not _ROW_COUNT.fullmatch(line)]
+    if not rows:
+        return "no rows"
+    values = [v.strip() for v in rows[0].strip("| ").split("|")]
+    first = ", ".join(f"{n} {v}" for n, v in zip(names, values, strict=False) if v)
+    return first if len(rows) == 1 else f"{len(rows)} rows, first: {first}"
 
 
 def _worst(lines: list[str]) -> str:

@@ -16,7 +16,7 @@ _FILLER = re.compile(
     r"we need to|we should|here(?:['’]s| is| are)|you['’]re (?:absolutely )?right|good (?:question|point|idea|catch))\b",
     re.IGNORECASE,
 )
-_SHORTEST, _LONGEST = 20, 420
+_SHORTEST, _SHORT, _LONGEST = 20, 45, 420
 
 
 @dataclass(slots=True)
@@ -66,6 +66,8 @@ def weigh(sentences: Sequence[Sentence], rows: int) -> None:
         sentence.score += 0.15 * sentence.offset / max(1, rows)
         if is_filler(sentence.text):
             sentence.score -= 0.45
+        if len(sentence.text) < _SHORT and not _CJK.search(sentence.text):
+            sentence.score -= 0.15
 
 
 def mmr(sentences: Sequence[Sentence], limit: int, against: Sequence[frozenset[str]] = (), pool: int = 250) -> list[Sentence]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
@@ -25,6 +25,12 @@ _DECIDES = re.compile(
     r"porque|entonces|decidimos|потому что|решили)\b|因为|所以|决定|原因|なので|ため|決定|때문",
     re.IGNORECASE,
 )
+_SETTLES = re.compile(
+    r"\b(?:root cause|(?:real|actual) (?:cause|reason|problem|bug)|decided|ruled out|proven|confirmed|turns out|we agreed|conclusion|"
+    r"Ursache|causa|cause première)\b|根本原因|原因は",
+    re.IGNORECASE,
+)
+_ANNOUNCES = re.compile(r"(?:now |next,? |first,? |then )?(?:i|we)\b", re.IGNORECASE)
 _AHEAD = re.compile(
     r"\b(?:todo|to do|next steps?|remaining|still (?:need|have|to|missing)|not yet|later|follow[- ]?up|pending|blocked|waiting|open question|"
     r"left to|outstanding|will (?:then|need)|should (?:then|also)|offen|nächste|reste à|pendiente|falta)\b|下一步|待办|尚未|次に|残り",
@@ -36,9 +42,11 @@ _OUTCOME_CUE = re.compile(
     r"booked|cancelled|canceled|refunded|changed|deployed|found|now|all)\b",
     re.IGNORECASE,
 )
-_TRIVIAL = re.compile(r"^\W*(?:ok(?:ay)?|yes|yep|yo|no|sure|thanks?|thank you|continue|go on|wow|cool|nice|great|ls|hi|hello)\W*$", re.IGNORECASE)
+_TRIVIAL = re.compile(r"^\W*(?:ok(?:ay)?|yes|yep|yo|no|sure|thanks?|thank(?:s| you)[^.!?]{0,40}|continue|go on|wow|cool|nice|great|ls|hi|hello)\W*$", re.IGNORECASE)
 _YES_NO = re.compile(r"\W*(?:yes|yep|no|nope|nah|ok|go ahead|do it|leave|keep|ja|nein|oui|non|sí|да|нет|是|不|はい|いいえ|\d)\b", re.IGNORECASE)
 _SUBSTANTIAL = 0.35
+_ALIKE = 3
+_SHORT_SENTENCE = 40
 _ROOT_PAYS = 512
 _LOGS = re.compile(r"Traceback \(most recent|^\s*\w*(?:Error|Exception)\b:", re.MULTILINE)
 
@@ -66,7 +74,14 @@ def substance(request: Request) -> float:
     return min(1.0, words / 12) * (1.0 if letters > 0.72 else 0.5)
 
 
-def request_lines(reading: Reading, last: Request | None, shown: str, style: Style) -> list[Line]:
+def _shape(text: str) -> str:
+    """Requests that differ only in their numbers are one in a list."""
+    return re.sub(r"\d+", "0", one_line(text).lower())[:200]
+
+
+def request_lines(
+    reading: Reading, last: Request | None, durable: Sequence[Constraint], shown: str, style: Style
+) -> list[Line]:
     """Earlier requests in the user's words, the first before the others, short confirmations last.
 
     Where the last request says little, the newest that says enough comes before all others (XG11).
@@ -75,7 +90,14 @@ def request_lines(reading: Reading, last: Request | None, shown: str, style: Sty
     others = [r for r in reading.requests if r is not last and r.text]
     weak = last is not None and substance(last) < _SUBSTANTIAL
     leading = next((r for r in reversed(others) if weak and substance(r) >= _SUBSTANTIAL), None)
+    alike = Counter(_shape(r.text) for r in others)
+    met: Counter[str] = Counter()
     for index, request in enumerate(others):
+        shape = _shape(request.text)
+        met[shape] += 1
+        if met[shape] < alike[shape]:
+            continue
+        times = f" (×{alike[shape]}, alike)" if alike[shape] > 1 else ""
         who = "Asked" if request.speaker == "user" else f"Notice {request.speaker}"
         room = style.width * (2 if index == 0 else 1)
         text = one_line(request.text)
@@ -86,9 +108,10 @@ def request_lines(reading: Reading, last: Request | None, shown: str, style: Sty
             worth -= 0.1
         if request is leading:
             worth = 0.97
-        if text in shown:
+        stated = sum(len(c.text) for c in durable if c.offset == request.offset)
+        if text in shown or stated > 0.6 * len(request.text):
             continue
-        lines.append(Line(GOALS, f'- {who} [#{request.offset}]: "{text}"', worth, (2, request.offset)))
+        lines.append(Line(GOALS, f'- {who} [#{request.offset}]{times}: "{text}"', worth, (2, request.offset)))
     return lines
 
 
@@ -98,7 +121,7 @@ def last_request_line(request: Request, room: int) -> Line:
     Pasted output gets less room than words.
     """
     room = room if substance(request) > 0.5 or len(request.text) < 200 else room // 2
-    state = f"answered in [#{request.answered}]" if request.answered else "no closing answer among these rows"
+    state = f"answered in [#{request.answered}]" if request.answered else "not answered here"
     who = "Last request" if request.speaker == "user" else f"Last notice {request.speaker}"
     text = clip_middle(request.text, room)
     return Line(GOALS, f"- {who} [#{request.offset}] ({state}): {quote(text)}", 9.0, (3, request.offset))
@@ -110,35 +133,52 @@ def constraint_line(constraint: Constraint, age: int) -> Line:
     return Line(GOALS, f'- The user requires{where}: "{constraint.text}"', 2.0 + 1 / (2 + age), (0, -age))
 
 
-def decision_lines(
-    reading: Reading, identifiers: Sequence[Identifier], limit: int, style: Style
-) -> tuple[list[Line], list[Line]]:
-    """Decisions from what both sides said, and further sentences worth keeping as results."""
+def told_lines(reading: Reading, identifiers: Sequence[Identifier], limit: int, style: Style) -> list[Line]:
+    """What the assistant said: the sentence that tells most of each closed turn, then sentences by MMR.
+
+    A sentence that gives a reason or a choice is a decision, one that reports is a result.
+    """
+    lines = []
+    closing: set[tuple[int, str]] = set()
     weights = {i.text: i.weight for i in identifiers}
+    replies: dict[str, tuple[int, Request, str]] = {}
+    times: Counter[str] = Counter()
+    for index, request in enumerate(reading.requests):
+        told = [s for s in sentences(request.reply)[:25] if readable(s) and not is_filler(s) and not _ASKS.search(s)]
+        if not told or request.answered is None or (request.answered, told[0]) in closing:
+            continue
+        best = max(told, key=lambda s: _telling(s, weights))
+        closing |= {(request.answered, told[0]), (request.answered, best)}
+        replies[_shape(best)] = (index, request, best)
+        times[_shape(best)] += 1
+    for shape, (index, request, best) in replies.items():
+        section = DECISIONS if _DECIDES.search(best) else ACTIONS
+        worth = 0.3 + 0.45 * _telling(best, weights) + 0.15 * (index + 1) / len(reading.requests) + 0.15 * substance(request)
+        alike = f" (×{times[shape]}, alike)" if times[shape] > 1 else ""
+        text = f"- [#{request.offset}→{request.answered}]{alike} {clip(best, style.width)}"
+        lines.append(Line(section, text, min(worth, 0.96), (1, request.answered or 0)))
     pool: list[Sentence] = []
-    kind: dict[int, str] = {}
     for statement in reading.statements:
-        split = [s for s in sentences(statement.text) if readable(s)]
-        for index, text in enumerate(split[:60]):
-            score = 0.35 * (bool(_DECIDES.search(text))) + 0.15 * statement.final
-            score += min(0.3, 0.04 * sum(weights.get(t, 0.0) for t in {t for t, _ in find_identifiers(text)}))
-            outcome = statement.final and bool(_OUTCOME_CUE.search(text))
-            score += 0.1 * outcome + 0.1 * (index == 0) - 0.5 * bool(_ASKS.search(text)) - 0.2 * text.endswith(":")
-            sentence = Sentence(statement.offset, text, score)
-            kind[id(sentence)] = "decision" if _DECIDES.search(text) else "outcome" if outcome else ""
-            pool.append(sentence)
+        split = [s for s in sentences(statement.text) if readable(s) and (statement.offset, s) not in closing]
+        for position, text in enumerate(split[:60]):
+            score = _telling(text, weights) + 0.25 * statement.final + 0.1 * (position == 0)
+            score -= 0.3 * (not statement.final and bool(_ANNOUNCES.match(text)))
+            pool.append(Sentence(statement.offset, text, score))
     weigh(pool, reading.last or 1)
-    decisions, results = [], []
     for rank, sentence in enumerate(mmr(pool, limit)):
-        worth = max(0.05, 0.8 * (1 - rank / limit))
+        decides = bool(_DECIDES.search(sentence.text))
+        worth = max(0.05, 0.8 * (1 - rank / limit)) * (1 if decides else 0.6)
+        section = ACTIONS if not decides and _OUTCOME_CUE.search(sentence.text) else DECISIONS
         text = f"- [#{sentence.offset}] {clip(sentence.text, style.width)}"
-        if kind[id(sentence)] == "decision":
-            decisions.append(Line(DECISIONS, text, worth, (1, sentence.offset)))
-        elif kind[id(sentence)] == "outcome":
-            results.append(Line(ACTIONS, text, worth, (1, sentence.offset)))
-        else:
-            decisions.append(Line(DECISIONS, text, worth * 0.5, (1, sentence.offset)))
-    return decisions, results
+        lines.append(Line(section, text, worth, (1, sentence.offset)))
+    return lines
+
+
+def _telling(text: str, weights: Mapping[str, float]) -> float:
+    """How much a sentence tells: a reason, an outcome, salient identifiers; questions and lead-ins tell little."""
+    named = sum(weights.get(t, 0.0) for t in {t for t, _ in find_identifiers(text)})
+    score = 0.35 * bool(_DECIDES.search(text)) + 0.25 * bool(_SETTLES.search(text)) + 0.1 * bool(_OUTCOME_CUE.search(text)) + min(0.3, 0.04 * named)
+    return score - 0.5 * bool(_ASKS.search(text)) - 0.2 * text.endswith(":") - 0.2 * (len(text) < _SHORT_SENTENCE)
 
 
 def answer_lines(reading: Reading, style: Style) -> list[Line]:
@@ -167,7 +207,7 @@ def action_lines(reading: Reading, style: Style) -> list[Line]:
         return []
     names = Counter(c.name for c in calls)
     failed = sum(c.outcome == CALL_FAILED for c in calls)
-    told = ", ".join(f"{name} {n}" for name, n in names.most_common(12))
+    told = ", ".join(f"{name} {n}" for name, n in names.most_common(max(3, style.width // 24)))
     tail = f"; {failed} failed" if failed else ""
     lines = [Line(ACTIONS, f"- {len(calls)} calls: {told}{tail}", 0.95, (0, 0))]
     groups: dict[tuple[str, str], list[Call]] = {}
@@ -175,6 +215,8 @@ def action_lines(reading: Reading, style: Style) -> list[Line]:
         groups.setdefault((call.name, call.target or call.brief), []).append(call)
     changed: dict[str, int] = {}
     looked: dict[str, int] = {}
+    alike = Counter(_pattern(g[-1].brief) for g in groups.values() if g[-1].outcome == CALL_RAN)
+    met: Counter[str] = Counter()
     for group in sorted(groups.values(), key=lambda g: g[-1].order):
         last = group[-1]
         if last.outcome != CALL_RAN:
@@ -187,13 +229,23 @@ def action_lines(reading: Reading, style: Style) -> list[Line]:
             changed[target] = changed.get(target, 0) + len(group)
             continue
         told = "" if says_nothing(told, "") else f": {told}"
+        pattern = _pattern(last.brief)
+        met[pattern] += 1
+        if alike[pattern] > _ALIKE and met[pattern] < alike[pattern]:
+            continue
         times = f" (×{len(group)})" if len(group) > 1 else ""
+        times = f" (the last of {alike[pattern]} alike)" if alike[pattern] > _ALIKE else times
         worth = 0.3 + 0.3 * changes_something(last.name, last.brief) - 0.2 * only_reads(last.name, last.brief)
         worth += 0.25 * last.order / len(calls) + 0.05 * bool(told)
         text = f"- [#{last.offset}] {clip(style.paths.brief(last.brief), style.width)}{times}{told}"
         lines.append(Line(ACTIONS, text, worth, (2, last.offset)))
     lines += _listing("Changed, newest first", changed, 0.9, 3)
     return lines + _listing("Looked at, newest first", looked, 0.4, 4)
+
+
+def _pattern(brief: str) -> str:
+    """A call's words with what has digits left out: a loop over ids or pages is one action."""
+    return re.sub(r"\S*\d\S*", "#", brief)
 
 
 def _listing(title: str, targets: dict[str, int], worth: float, group: int) -> list[Line]:
@@ -203,19 +255,6 @@ def _listing(title: str, targets: dict[str, int], worth: float, group: int) -> l
         Line(ACTIONS, f"- {title}: {', '.join(named[i : i + 6])}", worth / (1 + i / 6), (group, i))
         for i in range(0, min(len(named), 30), 6)
     ]
-
-
-def reply_lines(reading: Reading, style: Style) -> list[Line]:
-    """What the assistant reported at the end of each turn: the sentence that tells most."""
-    lines = []
-    for index, request in enumerate(reading.requests):
-        told = [s for s in sentences(request.reply)[:25] if readable(s) and not is_filler(s) and not _ASKS.search(s)]
-        if not told or request.answered is None:
-            continue
-        best = max(told, key=lambda s: bool(_OUTCOME_CUE.search(s)) + 0.2 * min(4, len(set(find_identifiers(s)))))
-        worth = 0.3 + 0.3 * (index + 1) / len(reading.requests) + 0.2 * substance(request)
-        lines.append(Line(ACTIONS, f"- [#{request.offset}→{request.answered}] {clip(best, style.width)}", worth, (1, request.answered)))
-    return lines
 
 
 def error_lines(reading: Reading, style: Style) -> list[Line]:
@@ -259,7 +298,7 @@ def error_lines(reading: Reading, style: Style) -> list[Line]:
     return lines
 
 
-def open_lines(reading: Reading, style: Style) -> list[Line]:
+def open_lines(reading: Reading, last: Request | None, style: Style) -> list[Line]:
     """What was left open: unanswered calls, questions to the user, announced steps of the last turns."""
     lines = []
     newest = max((r.offset for r in reading.requests), default=0)
@@ -268,6 +307,8 @@ def open_lines(reading: Reading, style: Style) -> list[Line]:
             brief = clip(style.paths.brief(call.brief), style.width)
             worth = 0.9 if call.offset > newest else 0.1
             lines.append(Line(OPEN, f"- [#{call.offset}] {brief}: no result among these rows", worth, (1, call.offset)))
+    if last is not None and last.answered is None:
+        lines.append(Line(OPEN, f"- The last request [#{last.offset}] has no closing answer in these rows", 0.5, (3, 0)))
     for back, statement in enumerate(reversed(reading.statements[-8:])):
         settled = statement.offset < newest
         for text in sentences(statement.text):
