@@ -238,11 +238,11 @@ class PrepareRequestResponse(_message.Message):
     """Offset of the last row this call appended. 0: none."""
     @_builtins.property
     def pressure_checked(self) -> _pressure_pb2.PressureReport:
-        """Pressure as checked: before a fold and before bounding."""
+        """Pressure as checked, before a fold and before bounding. Always present."""
 
     @_builtins.property
     def pressure_sent(self) -> _pressure_pb2.PressureReport:
-        """Pressure as sent. Absent where it equals `pressure_checked`."""
+        """Pressure as sent, after both. Always present."""
 
     @_builtins.property
     def rows(self) -> _row_pb2.RowList:

@@ -32,7 +32,7 @@ from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior_
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"foldline/v1/estimate_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1c\x66oldline/v1/compaction.proto\x1a\x17\x66oldline/v1/model.proto\x1a\x1a\x66oldline/v1/pressure.proto\x1a\x15\x66oldline/v1/row.proto\x1a\x19\x66oldline/v1/warning.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc9\x01\n\x12\x43ountTokensRequest\x12\x30\n\x05model\x18\x01 \x01(\x0b\x32\x15.foldline.v1.ModelRefB\n\xe2\x41\x01\x02\xbaH\x03\xc8\x01\x01\x12\x1e\n\x04text\x18\x02 \x01(\tB\x0e\xe2\x41\x01\x01\xbaH\x07r\x05(\x80\x80\x80\x08H\x00\x12+\n\x04rows\x18\x03 \x01(\x0b\x32\x15.foldline.v1.RowInputB\x04\xe2\x41\x01\x01H\x00\x12$\n\ntools_json\x18\x04 \x01(\x0c\x42\x0e\xe2\x41\x01\x01\xbaH\x07z\x05\x18\x80\x80\x80\x08H\x00\x42\x0e\n\x05input\x12\x05\xbaH\x02\x08\x01\"\xf0\x01\n\x13\x43ountTokensResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\x12-\n\x06source\x18\x03 \x01(\x0e\x32\x13.foldline.v1.SourceB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1f\n\x0e\x65stimator_name\x18\x04 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x18\n\x10\x65stimator_factor\x18\x05 \x01(\x01\x12\x1c\n\x0f\x65stimator_error\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\nrow_tokens\x18\x07 \x03(\x03\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x42\x12\n\x10_estimator_error\"{\n\x14\x43lassifyErrorRequest\x12\x1d\n\x08provider\x18\x01 \x01(\tB\x0b\xe2\x41\x01\x01\xbaH\x04r\x02(@\x12#\n\x0bhttp_status\x18\x02 \x01(\x05\x42\x0e\xe2\x41\x01\x01\xbaH\x07\x1a\x05\x18\xd7\x04(\x00\x12\x1f\n\x08raw_body\x18\x03 \x01(\x0c\x42\r\xe2\x41\x01\x01\xbaH\x06z\x04\x18\x80\x80@\"\xd5\x01\n\x15\x43lassifyErrorResponse\x12\x30\n\x04kind\x18\x01 \x01(\x0e\x32\x18.foldline.v1.RefusalKindB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1b\n\x0erequest_tokens\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0climit_tokens\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x11\n\x0f_request_tokensB\x0f\n\r_limit_tokens\"o\n\x15NormalizeUsageRequest\x12\x30\n\x05model\x18\x01 \x01(\x0b\x32\x15.foldline.v1.ModelRefB\n\xe2\x41\x01\x02\xbaH\x03\xc8\x01\x01\x12$\n\nusage_json\x18\x02 \x01(\x0c\x42\x10\xe2\x41\x01\x02\xbaH\tz\x07\x10\x01\x18\x80\x80\x80\x08\"m\n\x16NormalizeUsageResponse\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.foldline.v1.Usage\x12\x30\n\x08warnings\x18\x02 \x03(\x0b\x32\x14.foldline.v1.WarningB\x08\xbaH\x05\x92\x01\x02\x10@2\xa5\x02\n\x0f\x45stimateService\x12U\n\x0b\x43ountTokens\x12\x1f.foldline.v1.CountTokensRequest\x1a .foldline.v1.CountTokensResponse\"\x03\x90\x02\x01\x12[\n\rClassifyError\x12!.foldline.v1.ClassifyErrorRequest\x1a\".foldline.v1.ClassifyErrorResponse\"\x03\x90\x02\x01\x12^\n\x0eNormalizeUsage\x12\".foldline.v1.NormalizeUsageRequest\x1a#.foldline.v1.NormalizeUsageResponse\"\x03\x90\x02\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"foldline/v1/estimate_service.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1c\x66oldline/v1/compaction.proto\x1a\x17\x66oldline/v1/model.proto\x1a\x1a\x66oldline/v1/pressure.proto\x1a\x15\x66oldline/v1/row.proto\x1a\x19\x66oldline/v1/warning.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc9\x01\n\x12\x43ountTokensRequest\x12\x30\n\x05model\x18\x01 \x01(\x0b\x32\x15.foldline.v1.ModelRefB\n\xe2\x41\x01\x02\xbaH\x03\xc8\x01\x01\x12\x1e\n\x04text\x18\x02 \x01(\tB\x0e\xe2\x41\x01\x01\xbaH\x07r\x05(\x80\x80\x80\x08H\x00\x12+\n\x04rows\x18\x03 \x01(\x0b\x32\x15.foldline.v1.RowInputB\x04\xe2\x41\x01\x01H\x00\x12$\n\ntools_json\x18\x04 \x01(\x0c\x42\x0e\xe2\x41\x01\x01\xbaH\x07z\x05\x18\x80\x80\x80\x08H\x00\x42\x0e\n\x05input\x12\x05\xbaH\x02\x08\x01\"\xa2\x02\n\x13\x43ountTokensResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\x12-\n\x06source\x18\x03 \x01(\x0e\x32\x13.foldline.v1.SourceB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1f\n\x0e\x65stimator_name\x18\x04 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x18\n\x10\x65stimator_factor\x18\x05 \x01(\x01\x12\x1c\n\x0f\x65stimator_error\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\nrow_tokens\x18\x07 \x03(\x03\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x30\n\x08warnings\x18\x08 \x03(\x0b\x32\x14.foldline.v1.WarningB\x08\xbaH\x05\x92\x01\x02\x10@B\x12\n\x10_estimator_error\"{\n\x14\x43lassifyErrorRequest\x12\x1d\n\x08provider\x18\x01 \x01(\tB\x0b\xe2\x41\x01\x01\xbaH\x04r\x02(@\x12#\n\x0bhttp_status\x18\x02 \x01(\x05\x42\x0e\xe2\x41\x01\x01\xbaH\x07\x1a\x05\x18\xd7\x04(\x00\x12\x1f\n\x08raw_body\x18\x03 \x01(\x0c\x42\r\xe2\x41\x01\x01\xbaH\x06z\x04\x18\x80\x80@\"\xd5\x01\n\x15\x43lassifyErrorResponse\x12\x30\n\x04kind\x18\x01 \x01(\x0e\x32\x18.foldline.v1.RefusalKindB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1b\n\x0erequest_tokens\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0climit_tokens\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x11\n\x0f_request_tokensB\x0f\n\r_limit_tokens\"o\n\x15NormalizeUsageRequest\x12\x30\n\x05model\x18\x01 \x01(\x0b\x32\x15.foldline.v1.ModelRefB\n\xe2\x41\x01\x02\xbaH\x03\xc8\x01\x01\x12$\n\nusage_json\x18\x02 \x01(\x0c\x42\x10\xe2\x41\x01\x02\xbaH\tz\x07\x10\x01\x18\x80\x80\x80\x08\"m\n\x16NormalizeUsageResponse\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.foldline.v1.Usage\x12\x30\n\x08warnings\x18\x02 \x03(\x0b\x32\x14.foldline.v1.WarningB\x08\xbaH\x05\x92\x01\x02\x10@2\xa5\x02\n\x0f\x45stimateService\x12U\n\x0b\x43ountTokens\x12\x1f.foldline.v1.CountTokensRequest\x1a .foldline.v1.CountTokensResponse\"\x03\x90\x02\x01\x12[\n\rClassifyError\x12!.foldline.v1.ClassifyErrorRequest\x1a\".foldline.v1.ClassifyErrorResponse\"\x03\x90\x02\x01\x12^\n\x0eNormalizeUsage\x12\".foldline.v1.NormalizeUsageRequest\x1a#.foldline.v1.NormalizeUsageResponse\"\x03\x90\x02\x01\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,6 +56,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COUNTTOKENSRESPONSE'].fields_by_name['estimator_name']._serialized_options = b'\272H\004r\002(@'
   _globals['_COUNTTOKENSRESPONSE'].fields_by_name['row_tokens']._loaded_options = None
   _globals['_COUNTTOKENSRESPONSE'].fields_by_name['row_tokens']._serialized_options = b'\272H\007\222\001\004\020\200\200\020'
+  _globals['_COUNTTOKENSRESPONSE'].fields_by_name['warnings']._loaded_options = None
+  _globals['_COUNTTOKENSRESPONSE'].fields_by_name['warnings']._serialized_options = b'\272H\005\222\001\002\020@'
   _globals['_CLASSIFYERRORREQUEST'].fields_by_name['provider']._loaded_options = None
   _globals['_CLASSIFYERRORREQUEST'].fields_by_name['provider']._serialized_options = b'\342A\001\001\272H\004r\002(@'
   _globals['_CLASSIFYERRORREQUEST'].fields_by_name['http_status']._loaded_options = None
@@ -79,15 +81,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COUNTTOKENSREQUEST']._serialized_start=279
   _globals['_COUNTTOKENSREQUEST']._serialized_end=480
   _globals['_COUNTTOKENSRESPONSE']._serialized_start=483
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=723
-  _globals['_CLASSIFYERRORREQUEST']._serialized_start=725
-  _globals['_CLASSIFYERRORREQUEST']._serialized_end=848
-  _globals['_CLASSIFYERRORRESPONSE']._serialized_start=851
-  _globals['_CLASSIFYERRORRESPONSE']._serialized_end=1064
-  _globals['_NORMALIZEUSAGEREQUEST']._serialized_start=1066
-  _globals['_NORMALIZEUSAGEREQUEST']._serialized_end=1177
-  _globals['_NORMALIZEUSAGERESPONSE']._serialized_start=1179
-  _globals['_NORMALIZEUSAGERESPONSE']._serialized_end=1288
-  _globals['_ESTIMATESERVICE']._serialized_start=1291
-  _globals['_ESTIMATESERVICE']._serialized_end=1584
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=773
+  _globals['_CLASSIFYERRORREQUEST']._serialized_start=775
+  _globals['_CLASSIFYERRORREQUEST']._serialized_end=898
+  _globals['_CLASSIFYERRORRESPONSE']._serialized_start=901
+  _globals['_CLASSIFYERRORRESPONSE']._serialized_end=1114
+  _globals['_NORMALIZEUSAGEREQUEST']._serialized_start=1116
+  _globals['_NORMALIZEUSAGEREQUEST']._serialized_end=1227
+  _globals['_NORMALIZEUSAGERESPONSE']._serialized_start=1229
+  _globals['_NORMALIZEUSAGERESPONSE']._serialized_end=1338
+  _globals['_ESTIMATESERVICE']._serialized_start=1341
+  _globals['_ESTIMATESERVICE']._serialized_end=1634
 # @@protoc_insertion_point(module_scope)

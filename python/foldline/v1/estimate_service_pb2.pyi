@@ -77,6 +77,7 @@ class CountTokensResponse(_message.Message):
     ESTIMATOR_FACTOR_FIELD_NUMBER: _builtins.int
     ESTIMATOR_ERROR_FIELD_NUMBER: _builtins.int
     ROW_TOKENS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens, the learned factor included."""
     bytes: _builtins.int
@@ -93,6 +94,10 @@ class CountTokensResponse(_message.Message):
     def row_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens of each row, in order. Empty for texts and tools. At most 262 144."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_warning_pb2.Warning]:
+        """What is worth knowing. At most 64."""
+
     def __init__(
         self,
         *,
@@ -103,10 +108,11 @@ class CountTokensResponse(_message.Message):
         estimator_factor: _builtins.float = ...,
         estimator_error: _builtins.float | None = ...,
         row_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        warnings: _abc.Iterable[_warning_pb2.Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_estimator_error", b"_estimator_error", "estimator_error", b"estimator_error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimator_error", b"_estimator_error", "bytes", b"bytes", "estimator_error", b"estimator_error", "estimator_factor", b"estimator_factor", "estimator_name", b"estimator_name", "row_tokens", b"row_tokens", "source", b"source", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimator_error", b"_estimator_error", "bytes", b"bytes", "estimator_error", b"estimator_error", "estimator_factor", b"estimator_factor", "estimator_name", b"estimator_name", "row_tokens", b"row_tokens", "source", b"source", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__estimator_error: _TypeAlias = _typing.Literal["estimator_error"]  # noqa: Y015
     _WhichOneofArgType__estimator_error: _TypeAlias = _typing.Literal["_estimator_error", b"_estimator_error"]  # noqa: Y015

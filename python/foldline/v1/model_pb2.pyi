@@ -49,50 +49,6 @@ MODEL_TYPE_OTHER: ModelType.ValueType  # 4
 """Any other; no body cap."""
 Global___ModelType: _TypeAlias = ModelType  # noqa: Y015
 
-class _ReadingVerdict:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ReadingVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReadingVerdict.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    READING_VERDICT_UNSPECIFIED: _ReadingVerdict.ValueType  # 0
-    """No verdict: no usage was judged."""
-    READING_VERDICT_ANCHORED: _ReadingVerdict.ValueType  # 1
-    """The reading is the session's count and anchor."""
-    READING_VERDICT_UNKNOWN: _ReadingVerdict.ValueType  # 2
-    """Usage was missing or zero: unknown."""
-    READING_VERDICT_OUTLIER: _ReadingVerdict.ValueType  # 3
-    """Implausible beside the window, the bytes or the estimate: kept and reported, used for nothing."""
-    READING_VERDICT_AGGREGATED: _ReadingVerdict.ValueType  # 4
-    """Added up over several calls: refused as a reading."""
-    READING_VERDICT_BOUNDED: _ReadingVerdict.ValueType  # 5
-    """The request was sent with shortened results: the older anchor stays."""
-    READING_VERDICT_REWRITTEN: _ReadingVerdict.ValueType  # 6
-    """The transcript was rewritten between request and answer: the reading describes a list that is gone."""
-    READING_VERDICT_OTHER_MODEL: _ReadingVerdict.ValueType  # 7
-    """Another provider or model counted than the one prepared for."""
-
-class ReadingVerdict(_ReadingVerdict, metaclass=_ReadingVerdictEnumTypeWrapper):
-    """What became of a reported usage. May grow."""
-
-READING_VERDICT_UNSPECIFIED: ReadingVerdict.ValueType  # 0
-"""No verdict: no usage was judged."""
-READING_VERDICT_ANCHORED: ReadingVerdict.ValueType  # 1
-"""The reading is the session's count and anchor."""
-READING_VERDICT_UNKNOWN: ReadingVerdict.ValueType  # 2
-"""Usage was missing or zero: unknown."""
-READING_VERDICT_OUTLIER: ReadingVerdict.ValueType  # 3
-"""Implausible beside the window, the bytes or the estimate: kept and reported, used for nothing."""
-READING_VERDICT_AGGREGATED: ReadingVerdict.ValueType  # 4
-"""Added up over several calls: refused as a reading."""
-READING_VERDICT_BOUNDED: ReadingVerdict.ValueType  # 5
-"""The request was sent with shortened results: the older anchor stays."""
-READING_VERDICT_REWRITTEN: ReadingVerdict.ValueType  # 6
-"""The transcript was rewritten between request and answer: the reading describes a list that is gone."""
-READING_VERDICT_OTHER_MODEL: ReadingVerdict.ValueType  # 7
-"""Another provider or model counted than the one prepared for."""
-Global___ReadingVerdict: _TypeAlias = ReadingVerdict  # noqa: Y015
-
 @_typing.final
 class ModelRef(_message.Message):
     """A model as a session names it."""
@@ -303,41 +259,29 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class UsageReading(_message.Message):
-    """What the sidecar made of a reported usage (semantics 4.3)."""
+    """What the sidecar made of a reported usage (4.3)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     USAGE_FIELD_NUMBER: _builtins.int
-    VERDICT_FIELD_NUMBER: _builtins.int
-    PREPARE_ID_FIELD_NUMBER: _builtins.int
-    MODEL_FIELD_NUMBER: _builtins.int
-    ESTIMATED_TOKENS_FIELD_NUMBER: _builtins.int
-    verdict: Global___ReadingVerdict.ValueType
-    """Whether it became the count and the anchor, and if not, why."""
-    prepare_id: _builtins.str
-    """Prepared request whose answer reported it."""
-    estimated_tokens: _builtins.int
-    """Estimate of the same request, in tokens, beside which the count was judged."""
+    COUNTED_FIELD_NUMBER: _builtins.int
+    counted: _builtins.bool
+    """True when it became the session's count and anchor. False: a warning says why, or the transcript was rewritten or
+    the request bounded meanwhile (L1, B4).
+    """
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """Usage as normalised. Absent: none was reported."""
-
-    @_builtins.property
-    def model(self) -> Global___ModelRef:
-        """Model that counted."""
+        """Usage as normalised. A number that was not reported is absent."""
 
     def __init__(
         self,
         *,
         usage: Global___Usage | None = ...,
-        verdict: Global___ReadingVerdict.ValueType = ...,
-        prepare_id: _builtins.str = ...,
-        model: Global___ModelRef | None = ...,
-        estimated_tokens: _builtins.int = ...,
+        counted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimated_tokens", b"estimated_tokens", "model", b"model", "prepare_id", b"prepare_id", "usage", b"usage", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -193,9 +193,7 @@ class Row(_message.Message):
     TOOL_RESULT_FIELD_NUMBER: _builtins.int
     COMPACTION_SUMMARY_FIELD_NUMBER: _builtins.int
     PROVIDER_COMPACTION_FIELD_NUMBER: _builtins.int
-    TOKENS_FIELD_NUMBER: _builtins.int
-    BYTES_FIELD_NUMBER: _builtins.int
-    FOLDED_BY_FIELD_NUMBER: _builtins.int
+    ARCHIVED_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """Number given once at append, from 1, increasing and never reused within the session. Ignored on input."""
     run_id: _builtins.str
@@ -208,14 +206,8 @@ class Row(_message.Message):
     """JSON object of what a provider format carried and the row model has no field for, kept verbatim so that
     rendering back loses nothing (R2). At most 16 MiB.
     """
-    tokens: _builtins.int
-    """Tokens of the row as counted at append. Filled by `ListRows` and `ReadRow` alone."""
-    bytes: _builtins.int
-    """Bytes of the row's text and media as counted at append. Filled by `ListRows` and `ReadRow` alone."""
-    folded_by: _builtins.str
-    """Fold that took the row out of the active transcript. Empty: the row is active. Filled by `ListRows` and
-    `ReadRow` alone.
-    """
+    archived: _builtins.bool
+    """True when the row is no longer in the active transcript. Filled by `ListRows` and `ReadRow` alone."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When the entry came to be. On input the host's own time, kept as given; absent: the time of the append."""
@@ -270,13 +262,11 @@ class Row(_message.Message):
         tool_result: Global___ToolResultRow | None = ...,
         compaction_summary: Global___CompactionSummaryRow | None = ...,
         provider_compaction: Global___ProviderCompactionRow | None = ...,
-        tokens: _builtins.int = ...,
-        bytes: _builtins.int = ...,
-        folded_by: _builtins.str = ...,
+        archived: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assistant", b"assistant", "body", b"body", "compaction_summary", b"compaction_summary", "create_time", b"create_time", "injected_context", b"injected_context", "notice", b"notice", "provider_compaction", b"provider_compaction", "system", b"system", "tool_result", b"tool_result", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant", b"assistant", "body", b"body", "bytes", b"bytes", "compaction_summary", b"compaction_summary", "create_time", b"create_time", "extra", b"extra", "folded_by", b"folded_by", "injected_context", b"injected_context", "notice", b"notice", "offset", b"offset", "pinned", b"pinned", "provider_compaction", b"provider_compaction", "run_id", b"run_id", "system", b"system", "tokens", b"tokens", "tool_result", b"tool_result", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archived", b"archived", "assistant", b"assistant", "body", b"body", "compaction_summary", b"compaction_summary", "create_time", b"create_time", "extra", b"extra", "injected_context", b"injected_context", "notice", b"notice", "offset", b"offset", "pinned", b"pinned", "provider_compaction", b"provider_compaction", "run_id", b"run_id", "system", b"system", "tool_result", b"tool_result", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["system", "notice", "user", "injected_context", "assistant", "tool_result", "compaction_summary", "provider_compaction"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
