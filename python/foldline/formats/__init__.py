@@ -1,0 +1,78 @@
+"""Provider message formats, both ways (W4).
+
+Parsing and rendering in the same format give the same JSON values; to another format the result is valid for its
+API, and what it cannot carry is a warning. One package a format; all speak ``domain.rows`` and
+``domain.arrangement``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from foldline.domain.arrangement import Arrangement
+from foldline.domain.enums import Format
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.formats import anthropic_messages, canonical, openai_chat
+from foldline.formats.results import MessageUsage, Parsed, ParsedResponse, Rendered
+
+
+class _Format(Protocol):
+    def parse(self, data: bytes) -> Parsed: ...
+    def parse_response(self, body: bytes) -> ParsedResponse: ...
+    def render(self, arrangement: Arrangement) -> Rendered: ...
+
+
+_FORMATS: dict[Format, _Format] = {
+    Format.OPENAI_CHAT: openai_chat,
+    Format.ANTHROPIC_MESSAGES: anthropic_messages,
+    Format.CANONICAL: canonical,
+}
+_LATER = {
+    Format.OPENAI_RESPONSES: "turn {instructions, input} into rows and back",
+    Format.GOOGLE_GENAI: "turn {systemInstruction, contents} into rows and back",
+}
+
+
+def parse(fmt: Format, data: bytes) -> Parsed:
+    """Rows of an array of provider messages, or of one.
+
+    Raises:
+        FoldlineError: FORMAT_INVALID with the byte position or the path; NOT_YET.
+    """
+    require(fmt)
+    return _FORMATS[fmt].parse(data)
+
+
+def parse_response(fmt: Format, body: bytes) -> ParsedResponse:
+    """The answer in a provider's whole response body, with its usage.
+
+    Raises:
+        FoldlineError: FORMAT_INVALID with the byte position or the path; NOT_YET.
+    """
+    require(fmt)
+    return _FORMATS[fmt].parse_response(body)
+
+
+def render(fmt: Format, arrangement: Arrangement) -> Rendered:
+    """The arrangement as a request's messages.
+
+    Raises:
+        FoldlineError: NOT_YET.
+    """
+    require(fmt)
+    return _FORMATS[fmt].render(arrangement)
+
+
+def require(fmt: Format | None) -> None:
+    """Refuses a format that is not served yet; None asks for none.
+
+    Raises:
+        FoldlineError: NOT_YET, with what it will do.
+    """
+    if fmt is not None and fmt in _LATER:
+        raise FoldlineError(
+            Reason.NOT_YET, f"the format {fmt} is not served yet; it will {_LATER[fmt]}", format=fmt, will=_LATER[fmt]
+        )
+
+
+__all__ = ["MessageUsage", "Parsed", "ParsedResponse", "Rendered", "parse", "parse_response", "render", "require"]

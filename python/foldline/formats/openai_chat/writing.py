@@ -1,0 +1,202 @@
+"""A transcript as the messages array of chat completions (W4, R5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foldline.domain.arrangement import (
+    Arrangement,
+    AssistantItem,
+    CallResult,
+    NativeItem,
+    ResultsItem,
+    SystemItem,
+    UserItem,
+    UserKind,
+)
+from foldline.domain.enums import WarningCode
+from foldline.domain.rows import ContentBlock, ReasoningBlock, ServerToolBlock, TextBlock, ToolCallBlock
+from foldline.formats.codec import Place
+from foldline.formats.json_text import Json, dumps
+from foldline.formats.losses import Losses
+from foldline.formats.media import as_text
+from foldline.formats.notes import Notes, apply, read_notes
+from foldline.formats.openai_chat.forms import (
+    CONTENT_FIELDS,
+    FORMAT,
+    PARTS,
+    REASONING_FIELDS,
+    TRANSCRIPT,
+    Field,
+    write_call,
+)
+from foldline.formats.results import Rendered
+
+_FIELDS: dict[str, Field] = REASONING_FIELDS | CONTENT_FIELDS
+_ROLES = {Place.SYSTEM: "system", Place.USER: "user", Place.ASSISTANT: "assistant", Place.RESULT: "tool"}
+_EMPTY_SHAPES: dict[str, Json] = {"array": [], "null": None}
+EMPTY_TEXT = "(no content)"
+
+
+def head_of(place: Place, call_id: str = "") -> dict[str, Json]:
+    """A message's fields besides its content and calls."""
+    return {"role": _ROLES[place]} | ({"tool_call_id": call_id} if place is Place.RESULT else {})
+
+
+def shape_of(message: dict[str, Json]) -> str:
+    """How a message's content is written: ``string``, ``array``, ``null`` or ``absent``."""
+    if "content" not in message:
+        return "absent"
+    content = message["content"]
+    return "null" if content is None else "string" if isinstance(content, str) else "array"
+
+
+def build(
+    place: Place, content: Sequence[ContentBlock], head: dict[str, Json], notes: Notes | None = None
+) -> dict[str, Json]:
+    """One message of blocks that can stand in ``place``. ``notes`` are the row's; blocks hold their own."""
+    message = apply(head, notes or {})
+    shape = str((notes or {}).get("content", ""))
+    parts: list[ContentBlock] = []
+    calls: list[Json] = []
+    fields: dict[str, Json] = {}
+    for block in content:
+        field = _field_of(block)
+        if field is not None:
+            _write_field(fields, field, block)
+        elif isinstance(block, ToolCallBlock):
+            calls.append(write_call(block))
+        else:
+            parts.append(block)
+    message.pop("content", None)
+    if parts or shape != "absent":
+        message["content"] = _content(parts, place, shape)
+    message |= fields
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _content(parts: list[ContentBlock], place: Place, shape: str) -> Json:
+    if not parts:
+        return _EMPTY_SHAPES.get(shape or ("null" if place is Place.ASSISTANT else ""), "")
+    texts = [b.text for b in parts if isinstance(b, TextBlock) and PARTS.is_plain(b)]
+    # Several texts of one result become one: many compatible servers take only strings there.
+    if shape != "array" and len(texts) == len(parts) and (len(parts) == 1 or place is Place.RESULT):
+        return "\n".join(texts)
+    return [PARTS.write(b, place) for b in parts]
+
+
+def _field_of(block: ContentBlock) -> str | None:
+    name = str(PARTS.notes(block).get("as", ""))
+    if not name.startswith("message."):
+        return None
+    name = name.removeprefix("message.")
+    field = TRANSCRIPT if name == "audio.transcript" else _FIELDS.get(name)
+    return name if field is not None and isinstance(block, field.block) else None
+
+
+def _write_field(fields: dict[str, Json], name: str, block: ContentBlock) -> None:
+    if name == "audio.transcript":
+        fields.setdefault("audio", {})["transcript"] = TRANSCRIPT.write(block)
+        return
+    value = _FIELDS[name].write(block)
+    fields[name] = apply(value, PARTS.notes(block)) if isinstance(value, dict) else value
+
+
+def render(arrangement: Arrangement) -> Rendered:
+    """The messages array. Every call is followed by its result, everything else keeps its place."""
+    writing = _Writing()
+    for item in arrangement.items:
+        if isinstance(item, SystemItem):
+            writing.system(item)
+        elif isinstance(item, UserItem):
+            writing.user(item)
+        elif isinstance(item, AssistantItem):
+            writing.assistant(item)
+        elif isinstance(item, ResultsItem):
+            writing.results(item)
+        else:
+            writing.native(item)
+    return Rendered(dumps(writing.messages), writing.losses.warnings(), tuple(writing.spans))
+
+
+class _Writing:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Json]] = []
+        self.spans: list[tuple[int, ...]] = []
+        self.losses = Losses()
+        self.calls: dict[str, ToolCallBlock] = {}
+
+    def system(self, item: SystemItem) -> None:
+        self._add(Place.SYSTEM, item.content, item.offsets, item.row.body.extra)
+
+    def user(self, item: UserItem) -> None:
+        if item.kind is UserKind.PLACEHOLDER:
+            return
+        extra = item.row.body.extra if item.kind is UserKind.ROW and item.row else ""
+        self._add(Place.USER, item.content, item.offsets, extra)
+
+    def assistant(self, item: AssistantItem) -> None:
+        blocks = self._lower(item.content, Place.ASSISTANT, item.offsets)
+        if not blocks:
+            self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
+            return
+        calls = [b for b in blocks if isinstance(b, ToolCallBlock)]
+        self.calls = {name.unique_id: call for name, call in zip(item.calls, calls, strict=True)}
+        notes = read_notes(item.row.body.extra, FORMAT)
+        message = build(Place.ASSISTANT, blocks, head_of(Place.ASSISTANT), notes)
+        for call, written in zip(calls, message.get("tool_calls", ()), strict=False):
+            if written["id"] != call.call_id:
+                code = WarningCode.CALL_ID_RENAMED
+                self.losses.note("call ids too long for the API are shortened", *item.offsets, code=code)
+        self._append(message, item.offsets)
+
+    def results(self, item: ResultsItem) -> None:
+        for result in item.results:
+            self._result(result)
+
+    def _result(self, result: CallResult) -> None:
+        offsets = (result.row.offset,) if result.row else ()
+        call = self.calls.get(result.call.unique_id)
+        extra = result.row.body.extra if result.row else ""
+        notes = read_notes(extra, FORMAT)
+        if call is not None and _field_of(call) == "function_call":
+            head: dict[str, Json] = {"role": "function", "name": call.name}
+        else:
+            head = head_of(Place.RESULT, str(write_call(call)["id"]) if call else result.call.call_id)
+        blocks = self._lower(result.content, Place.RESULT, offsets)
+        if result.is_error:
+            self.losses.note("results cannot be marked as errors: their text has to say so", *offsets)
+        self._append(build(Place.RESULT, blocks, head, notes), offsets)
+
+    def native(self, item: NativeItem) -> None:
+        self.losses.note("native compaction items have no form in chat completions and are left out", *item.offsets)
+
+    def _add(self, place: Place, content: Sequence[ContentBlock], offsets: tuple[int, ...], extra: str) -> None:
+        blocks = self._lower(content, place, offsets)
+        if content and not blocks:
+            blocks = [TextBlock(EMPTY_TEXT)]
+        self._append(build(place, blocks, head_of(place), read_notes(extra, FORMAT)), offsets)
+
+    def _append(self, message: dict[str, Json], offsets: tuple[int, ...]) -> None:
+        self.messages.append(message)
+        self.spans.append(offsets)
+
+    def _lower(self, content: Sequence[ContentBlock], place: Place, offsets: tuple[int, ...]) -> list[ContentBlock]:
+        """The blocks that can stand in ``place``; others as text, or left out with a warning."""
+        out: list[ContentBlock] = []
+        for block in content:
+            if isinstance(block, ToolCallBlock) or _field_of(block) or PARTS.write(block, place) is not None:
+                out.append(block)
+                continue
+            text, lost = as_text(block)
+            if lost:
+                self.losses.note(f"{place} messages: {lost}", *offsets)
+            if text is not None:
+                out.append(TextBlock(text))
+            elif isinstance(block, ReasoningBlock):
+                self.losses.note("reasoning of another format is left out", *offsets)
+            elif isinstance(block, ServerToolBlock):
+                self.losses.note("calls and results of provider-run tools are left out", *offsets)
+        return out

@@ -1,0 +1,55 @@
+"""Parsed messages as a transcript: offsets given and results paired as an append does, then arranged for sending."""
+
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+from foldline import formats
+from foldline.domain.arrangement import Arrangement
+from foldline.domain.enums import Format
+from foldline.domain.rows import NewRow, Row
+from foldline.domain.session import CallState, Session
+from foldline.domain.rows import ModelRef
+from foldline.engine.appending import accept
+from foldline.engine.render import arrange
+
+REAL = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+NEW_SESSION = Session(key=1, tenant="t", session_id="s", create_time="", model=ModelRef())
+
+
+def arranged(rows: Sequence[NewRow], calls: Sequence[CallState] = ()) -> Arrangement:
+    accepted = accept(NEW_SESSION, rows, "", {})
+    return arrange(accepted.rows, open_run=None, calls=calls or accepted.session.calls)
+
+
+def stored(rows: Sequence[NewRow]) -> list[Row]:
+    return list(accept(NEW_SESSION, rows, "", {}).rows)
+
+
+def through(given: object, source: Format, target: Format | None = None) -> tuple[object, formats.Parsed, formats.Rendered]:
+    """What a host gets that sends ``given`` in one format and asks for another: (JSON, parsed, rendered)."""
+    parsed = formats.parse(source, dump(given))
+    rendered = formats.render(target or source, arranged(parsed.rows))
+    return load(rendered.json), parsed, rendered
+
+
+def dump(value: object) -> bytes:
+    return msgspec.json.encode(value, decimal_format="number") if _has_decimal(value) else json.dumps(value).encode()
+
+
+def _has_decimal(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_decimal, value.values()))
+    return any(map(_has_decimal, value)) if isinstance(value, list) else isinstance(value, Decimal)
+
+
+def load(data: bytes) -> object:
+    """JSON as the standard library reads it, every digit of a number kept."""
+    return json.loads(data, parse_float=Decimal)
+
+
+def canon(value: object) -> str:
+    """A text that is the same for the same JSON value: fields in order, ``1`` and ``true`` and ``1.0`` apart."""
+    return json.dumps(value, sort_keys=True, default=lambda d: {"decimal": str(d.normalize())})
