@@ -222,7 +222,12 @@ def _finish(
         for fresh in services.store.read_rows(session.key, list(attempt.plan.discard)):
             stored[fresh.offset], rows[fresh.offset] = fresh, to_row(fresh)
         now = snapshot_of(services, session, [stored[o] for o in offsets], [rows[o] for o in offsets])
-        planned = rebase(attempt.plan, attempt.snapshot, now, min_progress=request.policy.min_progress)
+        exempt = request.decision.forced or request.decision.trigger in (Trigger.MANUAL, Trigger.CHECKPOINT)
+        planned = rebase(
+            attempt.plan, attempt.snapshot, now, min_progress=0.0 if exempt else request.policy.min_progress,
+            forced=request.decision.forced,
+            calls=ledger.calls_of_rounds([rows[o] for o in offsets], session.calls),
+        )  # fmt: skip
         if planned is None:
             return _fail(
                 services, live, request, attempt, FailureKind.REBASE_LOST, "too little is left to fold after the appends"
@@ -258,7 +263,8 @@ def _commit(
             appendix_tokens=summary.appendix_tokens, ledger_tokens=services.count(text_ledger, session.model) if text_ledger else 0,
             discarded=to_ranges(planned.discard), digest=digest_of_discarded,
         ),
-        policy, request.limits,
+        policy, request.limits, tools_tokens=request.tools_tokens, forced=request.decision.forced,
+        planned=(attempt.snapshot, attempt.plan),
     )  # fmt: skip
     if failures:
         kind = _kind_of(failures)

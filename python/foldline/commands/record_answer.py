@@ -248,8 +248,10 @@ def complete_rows(rows: Sequence[NewRow], *, partial: bool) -> tuple[list[NewRow
                 )
                 body = msgspec.structs.replace(body, content=whole)
                 new = msgspec.structs.replace(new, body=body)
-        gone = isinstance(body, AssistantRow) and not body.content
-        if gone and (partial or body.stop_reason in (StopReason.ERROR, StopReason.ABORTED)):  # type: ignore[union-attr]
+        broken = isinstance(body, AssistantRow) and (
+            partial or body.stop_reason in (StopReason.ERROR, StopReason.ABORTED)
+        )
+        if broken and isinstance(body, AssistantRow) and not body.content:
             warnings.append(Warning_(WarningCode.MESSAGE_DROPPED, "an answer that ended before its first block is dropped"))
             continue
         kept.append(new)

@@ -11,7 +11,7 @@ from foldline.domain.enums import Format, WarningCode
 from foldline.domain.events import Warning_
 from foldline.domain.rows import Row
 from foldline.domain.session import Session
-from foldline.engine.render import arrange
+from foldline.engine.render import archived_calls, arrange
 
 _MESSAGES = {WarningCode.ENDS_ON_ASSISTANT: "the transcript ends on an assistant row"}
 
@@ -33,7 +33,11 @@ def render_rows(
     """
     gone = {r.offset for r in session.superseded}
     current = [r for r in rows if r.offset not in gone]
-    arrangement = arrange(current, open_run=session.open_run, calls=session.calls, bounded=bounded or {})
+    folded = services.store.read_rows(session.key, archived_calls(current))
+    arrangement = arrange(
+        current, open_run=session.open_run, calls=session.calls, bounded=bounded or {},
+        archived={r.offset: to_row(r) for r in folded},
+    )  # fmt: skip
     rendered = services.formats.render(fmt, arrangement)
     codes = tuple(Warning_(code, _MESSAGES.get(code, code)) for code in arrangement.warnings)
     return RenderedTranscript(rendered.json, session.revision, (*codes, *rendered.warnings))

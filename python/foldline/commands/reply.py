@@ -215,9 +215,7 @@ def bound_results(
     known = services.factor(session.tenant, session.model)
     encoding = services.encoding(session.model) or ""
     whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
-    results = [
-        bounding.BoundableResult(offset=o, tokens=rows[o].tokens, bytes=rows[o].bytes) for o in bodies
-    ]
+    results = [bounding.BoundableResult(o, rows[o].tokens, rows[o].bytes) for o in bodies]
     planned = bounding.plan(
         results,
         rest_tokens=report.forecast_tokens - factor.apply(known, sum(r.tokens for r in results)),

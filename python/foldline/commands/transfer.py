@@ -141,7 +141,7 @@ def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _archive(lines: Iterable[bytes]) -> Archive:
-    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)  # type: ignore[arg-type]
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
     digest, number, ended = hashlib.sha256(), 0, False
     session: Session | None = None
     rows: list[StoredRow] = []

@@ -57,12 +57,9 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, now: float) 
 
     Raises:
         RevisionConflict: the store holds another revision.
-        FoldlineError: SESSION_NOT_FOUND; INTERNAL where rows contradict the archive (an offset given twice, a
-            revision out of order); REQUEST_ID_REUSED where another commit has just answered the request id.
+        FoldlineError: SESSION_NOT_FOUND; INTERNAL where an offset is given already; REQUEST_ID_REUSED where another commit has just answered the request id.
     """
     session, key = batch.session, batch.session.key
-    if batch.rows:
-        check_rows(batch.rows, batch.expected_revision, session)
     updated = db.execute(
         "UPDATE session SET revision = ?, state = ?, next_offset = ?, last_event = last_event + ?, "
         "memory_dropped = max(memory_dropped, ?) "
@@ -193,8 +190,10 @@ def put_closed_runs(db: sqlite3.Connection, key: int, runs: Iterable[ClosedRun])
 def insert_request(db: sqlite3.Connection, tenant: str, key: int, request: StoredRequest, now: float) -> None:
     """Keeps a first answer (W2); ``key`` 0 is the tenant's own scope.
 
+    The same request may answer again: what was remembered before its fold, or of one to be measured again, is replaced.
+
     Raises:
-        FoldlineError: REQUEST_ID_REUSED where the id has an answer that is still remembered.
+        FoldlineError: REQUEST_ID_REUSED where another request's answer is still remembered under the id.
     """
     record = (key, tenant, request.request_id, request.method, request.time, request.payload, request.answer)
     insert = (
@@ -204,11 +203,12 @@ def insert_request(db: sqlite3.Connection, tenant: str, key: int, request: Store
     if db.execute(insert, record).rowcount:
         return
     # Deleted, not updated: ids of rows ascend with time, which is what purging goes by.
-    expired = db.execute(
-        "DELETE FROM request WHERE session_key = ? AND tenant = ? AND request_id = ? AND time <= ?",
-        (key, tenant, request.request_id, now - REPEAT_SECONDS),
+    replaced = db.execute(
+        "DELETE FROM request WHERE session_key = ? AND tenant = ? AND request_id = ? "
+        "AND (time <= ? OR (method = ? AND payload = ?))",
+        (key, tenant, request.request_id, now - REPEAT_SECONDS, request.method, request.payload),
     ).rowcount
-    if not expired:
+    if not replaced:
         raise FoldlineError(
             Reason.REQUEST_ID_REUSED, f"request id {request.request_id} has just been answered",
             request_id=request.request_id, method=request.method,
