@@ -1,80 +1,96 @@
-//! A cache of the token counts of short pieces, one for each thread and encoding.
+//! Counting with a cache of the token counts of short pieces.
 //!
-//! Direct-mapped. An entry is 16 bytes: up to 15 bytes of the piece, and a byte of its length and count; equal entries
-//! are equal pieces, so a hit is exact.
+//! Two-way set-associative. An entry is 16 bytes: up to 15 bytes of the piece, and a byte of its length and count;
+//! equal entries are equal pieces, so a hit is exact.
 
-use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use super::Encoding;
 use super::vocab::{Scratch, Vocab};
 
-const SLOT_BITS: u32 = 14;
+/// 2^14 sets of two entries: 512 KiB, about what a core's second-level cache holds.
+const SET_BITS: u32 = 14;
 const LONGEST: usize = 15;
+const LENGTH_SHIFT: u32 = 120;
 const COUNT_SHIFT: u32 = 124;
 const KEY_MASK: u128 = (1 << COUNT_SHIFT) - 1;
+/// Caches kept for the next calls. More calls at a time than this start with a cold one.
+const KEPT: usize = 8;
 
-thread_local! {
-    static CACHES: RefCell<[Cache; 2]> = const { RefCell::new([Cache::new(), Cache::new()]) };
-}
+/// Caches that no call uses at the moment. Not thread-locals: a server's many threads share the few warm ones.
+static IDLE: [Mutex<Vec<Box<Cache>>>; 2] = [const { Mutex::new(Vec::new()) }; 2];
 
-/// Runs with this thread's cache of the encoding.
-pub fn with<T>(encoding: Encoding, work: impl FnOnce(&mut Cache) -> T) -> T {
-    CACHES.with(|caches| {
-        let mut caches = caches.borrow_mut();
-        let cache = &mut caches[encoding as usize];
-        if cache.slots.is_empty() {
-            cache.slots = vec![0; 1 << SLOT_BITS];
-        }
-        work(cache)
-    })
-}
-
-pub struct Cache {
-    slots: Vec<u128>,
+struct Cache {
+    sets: Vec<[u128; 2]>,
     scratch: Scratch,
 }
 
+/// Number of tokens of the pieces that `split` finds: it returns the end of the piece that starts at a position.
+#[inline]
+pub fn count(encoding: Encoding, vocab: &Vocab, text: &[u8], split: impl Fn(&[u8], usize) -> usize) -> usize {
+    let idle = &IDLE[encoding as usize];
+    let cache = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let mut cache =
+        cache.unwrap_or_else(|| Box::new(Cache { sets: vec![[0; 2]; 1 << SET_BITS], scratch: Scratch::new() }));
+    let total = cache.count(vocab, text, split);
+    let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < KEPT {
+        idle.push(cache);
+    }
+    total
+}
+
 impl Cache {
-    const fn new() -> Self {
-        Self { slots: Vec::new(), scratch: Scratch::new() }
+    #[inline]
+    fn count(&mut self, vocab: &Vocab, text: &[u8], split: impl Fn(&[u8], usize) -> usize) -> usize {
+        let mut total = 0;
+        let mut at = 0;
+        while at < text.len() {
+            let end = split(text, at);
+            total += if end - at > LONGEST {
+                vocab.encode_piece(&text[at..end], &mut self.scratch).len()
+            } else {
+                self.short(vocab, key(text, at, end - at))
+            };
+            at = end;
+        }
+        total
     }
 
-    /// Number of tokens of the piece `text[start..end]`.
     #[inline]
-    pub fn count(&mut self, vocab: &Vocab, text: &[u8], start: usize, end: usize) -> usize {
-        let len = end - start;
-        if len > LONGEST {
-            return vocab.encode_piece(&text[start..end], &mut self.scratch).len();
+    fn short(&mut self, vocab: &Vocab, key: u128) -> usize {
+        let set = hash(key) & (self.sets.len() - 1);
+        let [first, second] = &mut self.sets[set];
+        if *first & KEY_MASK != key {
+            std::mem::swap(first, second);
+            if *first & KEY_MASK != key {
+                let bytes = key.to_le_bytes();
+                let count = vocab.count_short(&bytes[..(key >> LENGTH_SHIFT) as usize]);
+                *first = key | (count as u128) << COUNT_SHIFT;
+            }
         }
-        let key = load(text, start, len) | (len as u128) << 120;
-        let slot = hash(key) & (self.slots.len() - 1);
-        let entry = self.slots[slot];
-        if entry & KEY_MASK == key {
-            return (entry >> COUNT_SHIFT) as usize;
-        }
-        let count = vocab.encode_piece(&text[start..end], &mut self.scratch).len();
-        self.slots[slot] = key | (count as u128) << COUNT_SHIFT;
-        count
+        (*first >> COUNT_SHIFT) as usize
     }
 }
 
-/// Up to 15 bytes as a little-endian number.
+/// A piece of up to 15 bytes and its length as a number.
 #[inline]
-fn load(text: &[u8], start: usize, len: usize) -> u128 {
-    let wide = match text.get(start..start + 16) {
-        Some(bytes) => u128::from_le_bytes(bytes.try_into().unwrap_or([0; 16])),
+fn key(text: &[u8], start: usize, len: usize) -> u128 {
+    let window = match text.get(start..start + 16).and_then(|bytes| bytes.try_into().ok()) {
+        Some(bytes) => bytes,
         None => {
             let mut bytes = [0; 16];
             bytes[..len].copy_from_slice(&text[start..start + len]);
-            u128::from_le_bytes(bytes)
+            bytes
         }
     };
-    wide & ((1 << (8 * len)) - 1)
+    u128::from_le_bytes(window) & ((1 << (8 * len)) - 1) | (len as u128) << LENGTH_SHIFT
 }
 
 #[inline]
 fn hash(key: u128) -> usize {
-    let product =
-        u128::from(key as u64 ^ 0x9E37_79B9_7F4A_7C15) * u128::from((key >> 64) as u64 ^ 0xD6E8_FEB8_6659_FD93);
+    let low = u128::from(key as u64 ^ 0x9E37_79B9_7F4A_7C15);
+    let high = u128::from((key >> 64) as u64 ^ 0xD6E8_FEB8_6659_FD93);
+    let product = low * high;
     (product as u64 ^ (product >> 64) as u64) as usize
 }

@@ -18,21 +18,32 @@ pub const NEWLINE: u8 = 64;
 pub const LETTER: u8 = UPPER | LOWER | CASELESS;
 
 static INDEX: &[u8; 0x1100] = include_bytes!(concat!(env!("OUT_DIR"), "/class_index.bin"));
-static BLOCKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/class_blocks.bin"));
+const BLOCKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/class_blocks.bin"));
+
+/// The first half of the first block, which is a block of its own kind of text: no second look-up, no bounds.
+static ASCII: [u8; 128] = {
+    let mut ascii = [0; 128];
+    let mut at = 0;
+    while at < 128 {
+        ascii[at] = BLOCKS[at];
+        at += 1;
+    }
+    ascii
+};
 
 /// Class bits of the character that starts at `at`, and its length in bytes; `(0, 0)` at the end of the text.
 ///
 /// `text` is UTF-8 and `at` a character boundary of it.
-#[inline]
+#[inline(always)]
 pub fn class_at(text: &[u8], at: usize) -> (u8, usize) {
     match text.get(at) {
         None => (0, 0),
-        Some(&byte) if byte < 0x80 => (BLOCKS[byte as usize], 1),
+        Some(&byte) if byte < 0x80 => (ASCII[byte as usize], 1),
         Some(&byte) => wide_class(text, at, byte),
     }
 }
 
-#[inline]
+#[inline(never)]
 fn wide_class(text: &[u8], at: usize, first: u8) -> (u8, usize) {
     let tail = |n: usize| u32::from(text.get(at + n).copied().unwrap_or(0) & 0x3F);
     let first = u32::from(first);

@@ -70,11 +70,10 @@ impl Encoding {
     #[must_use]
     pub fn count(self, text: &str) -> usize {
         let vocab = self.vocab();
-        cache::with(self, |cache| {
-            let mut total = 0;
-            self.pieces(text.as_bytes(), |start, end| total += cache.count(vocab, text.as_bytes(), start, end));
-            total
-        })
+        match self {
+            Self::Cl100k => cache::count(self, vocab, text.as_bytes(), split::cl100k),
+            Self::O200k => cache::count(self, vocab, text.as_bytes(), split::o200k),
+        }
     }
 
     /// The token ranks of a text.

@@ -12,6 +12,7 @@ use super::trie::{NONE, Trie};
 
 const EMPTY: u64 = u64::MAX;
 const MEMO_BITS: u32 = 14;
+const FILTER_BITS: u32 = 21;
 /// Bits of a token rank.
 const RANK_BITS: u32 = 18;
 
@@ -66,7 +67,7 @@ struct Table<const BITS: u32> {
 
 impl<const BITS: u32> Table<BITS> {
     fn with_room_for(entries: usize) -> Self {
-        let size = (entries * 3 / 2).next_power_of_two();
+        let size = (entries * 9 / 8).next_power_of_two();
         Self { slots: vec![EMPTY; size], shift: 64 - size.trailing_zeros() }
     }
 
@@ -120,8 +121,12 @@ pub struct Vocab {
     /// The longest token that is a proper prefix of this one.
     shorter: Vec<u32>,
     pairs: Table<RANK_BITS>,
+    /// Bits of the pairs' hashes: most pairs are none, and this answers so from a nearer cache than the table.
+    maybe_pairs: Vec<u64>,
     trie: Trie,
     byte_token: [u32; 256],
+    /// The token of two bytes, or [`NONE`].
+    two_bytes: Vec<u32>,
 }
 
 impl Vocab {
@@ -135,18 +140,38 @@ impl Vocab {
         for (rank, &byte) in bytes.iter().enumerate() {
             byte_token[byte as usize] = rank as u32;
         }
+        let mut maybe_pairs = vec![0; 1 << (FILTER_BITS - 6)];
         let mut pairs = Table::with_room_for(merges.len());
         for (index, &(left, right)) in merges.iter().enumerate() {
             split.push((left, right));
             pairs.insert(pair_key(left, right), (256 + index) as u32);
+            let bit = filter_bit(pair_key(left, right));
+            maybe_pairs[bit / 64] |= 1 << (bit % 64);
             for part in [left as usize, right as usize] {
                 text.extend_from_within(starts[part]..starts[part + 1]);
             }
             starts.push(text.len());
         }
         let len: Vec<u8> = starts.windows(2).map(|ends| (ends[1] - ends[0]) as u8).collect();
+        let mut two_bytes = vec![NONE; 1 << 16];
+        for (rank, ends) in starts.windows(2).enumerate() {
+            let token = &text[ends[0]..ends[1]];
+            if token.len() == 2 {
+                two_bytes[(token[0] as usize) << 8 | token[1] as usize] = rank as u32;
+            }
+        }
         let (trie, shorter) = Trie::build(count, |rank| &text[starts[rank as usize]..starts[rank as usize + 1]]);
-        Self { split, len, shorter, pairs, trie, byte_token }
+        Self { split, len, shorter, pairs, maybe_pairs, trie, byte_token, two_bytes }
+    }
+
+    #[inline]
+    fn joined(&self, left: u32, right: u32) -> Option<u32> {
+        let key = pair_key(left, right);
+        let bit = filter_bit(key);
+        if self.maybe_pairs[bit / 64] >> (bit % 64) & 1 == 0 {
+            return None;
+        }
+        self.pairs.get(key)
     }
 
     #[inline]
@@ -170,7 +195,7 @@ impl Vocab {
     fn compatible(&self, mut left: u32, mut right: u32) -> bool {
         let mut limit = NONE;
         loop {
-            if self.pairs.get(pair_key(left, right)).is_some_and(|joined| joined < limit) {
+            if self.joined(left, right).is_some_and(|joined| joined < limit) {
                 return false;
             }
             if left > right {
@@ -200,6 +225,47 @@ impl Vocab {
                 }
                 limit = left;
                 left = part;
+            }
+        }
+    }
+
+    pub fn count_short(&self, piece: &[u8]) -> usize {
+        let mut tokens = [0u32; 16];
+        let mut ranks = [NONE; 16];
+        let mut len = piece.len().min(16);
+        for (token, &byte) in tokens.iter_mut().zip(piece) {
+            *token = self.byte_token[byte as usize];
+        }
+        for (rank, pair) in ranks.iter_mut().zip(piece.windows(2)) {
+            *rank = self.two_bytes[(pair[0] as usize) << 8 | pair[1] as usize];
+        }
+        loop {
+            let mut best = NONE;
+            let mut at = 0;
+            for i in 0..len - 1 {
+                if ranks[i] < best {
+                    best = ranks[i];
+                    at = i;
+                }
+            }
+            if best == NONE {
+                return len;
+            }
+            tokens[at] = best;
+            len -= 1;
+            if len == 1 {
+                return 1;
+            }
+            for i in at + 1..len {
+                tokens[i] = tokens[i + 1];
+                ranks[i] = ranks[i + 1];
+            }
+            ranks[len - 1] = NONE;
+            if at + 1 < len {
+                ranks[at] = self.joined(tokens[at], tokens[at + 1]).unwrap_or(NONE);
+            }
+            if at > 0 {
+                ranks[at - 1] = self.joined(tokens[at - 1], tokens[at]).unwrap_or(NONE);
             }
         }
     }
@@ -251,6 +317,11 @@ impl Vocab {
     pub fn token_len(&self, token: u32) -> usize {
         self.len[token as usize] as usize
     }
+}
+
+#[inline]
+fn filter_bit(key: u64) -> usize {
+    (key.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (64 - FILTER_BITS)) as usize
 }
 
 #[inline]
