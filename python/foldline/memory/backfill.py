@@ -18,13 +18,14 @@ RETRY_SECONDS = 30.0
 """Wait after the embedder or the store failed as a whole."""
 PROBE = "probe"
 """Embedded after a failure, to tell a bad entry from a bad embedder."""
+UNAVAILABLE = "embedder unavailable, memory is searched by words alone"
 QUARANTINED = "memory entry quarantined, it is found by words alone"
 
 log = structlog.get_logger(__name__)
 
 
 class EmbedderHolder:
-    """The embedder, made once, on the thread that asks first; a failure is remembered and said (M8).
+    """The embedder, made once, on the backfill's thread; a failure is remembered and said (M8).
 
     Args:
         factory: makes the embedder; None means that there is none by configuration.
@@ -32,7 +33,6 @@ class EmbedderHolder:
 
     def __init__(self, factory: Callable[[], Embedder] | None) -> None:
         self._factory = factory
-        self._lock = threading.Lock()
         self._done = threading.Event()
         self.embedder: Embedder | None = None
         self.problem = "" if factory else "no embedder is configured"
@@ -40,20 +40,20 @@ class EmbedderHolder:
             self._done.set()
 
     def load(self) -> Embedder | None:
-        """Makes the embedder if nobody has; None when it is unavailable."""
-        with self._lock:
-            if not self._done.is_set() and self._factory is not None:
-                started = time.monotonic()
-                try:
-                    self.embedder = self._factory()
-                    log.info("embedder ready", identity=self.embedder.identity, seconds=time.monotonic() - started)
-                except FoldlineError as error:
-                    self.problem = error.message
-                    log.error("embedder unavailable, memory is searched by words alone", reason=error.message)
-                except Exception as error:
-                    self.problem = "the embedder failed to start"
-                    log.error("embedder unavailable, memory is searched by words alone", exc_info=error)
-                self._done.set()
+        """Makes the embedder if that was not tried yet; None when it is unavailable. For one thread."""
+        if self._factory is None or self._done.is_set():
+            return self.embedder
+        started = time.monotonic()
+        try:
+            self.embedder = self._factory()
+            log.info("embedder ready", identity=self.embedder.identity, seconds=round(time.monotonic() - started, 3))
+        except FoldlineError as error:
+            self.problem = error.message
+            log.error(UNAVAILABLE, problem=error.message, **error.metadata)
+        except Exception as error:
+            self.problem = "the embedder failed to start"
+            log.error(UNAVAILABLE, exc_info=error)
+        self._done.set()
         return self.embedder
 
     def wait(self, seconds: float) -> Embedder | None:
@@ -63,12 +63,13 @@ class EmbedderHolder:
 
 
 class Backfill:
-    """One thread that loads the embedder when first woken and embeds what is pending, also after a restart."""
+    """One thread that loads the embedder when first needed and embeds what is pending, also after a restart."""
 
     def __init__(self, store: Store, holder: EmbedderHolder) -> None:
         self._store = store
         self._holder = holder
-        self._woken = threading.Event()
+        self._changed = threading.Condition()
+        self._asked = self._done = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -82,32 +83,50 @@ class Backfill:
         return self._thread is not None
 
     def wake(self) -> None:
-        self._woken.set()
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+
+    def settle(self, seconds: float) -> bool:
+        """Waits until everything that was pending at the call has been tried; False if that took longer."""
+        with self._changed:
+            asked = self._asked
+            return self._changed.wait_for(lambda: self._done >= asked, seconds)
 
     def stop(self) -> None:
         """Ends the thread after the text it is at; what is not stored yet stays pending."""
-        self._stopping = True
-        self._woken.set()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
         if self._thread:
             self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
+        if self._store.pending_vectors("", 1):
+            self.wake()
         while True:
-            self._woken.wait()
-            self._woken.clear()
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._asked > self._done)
+                asked = self._asked
             if self._stopping:
                 return
-            embedder = self._holder.load()
-            if embedder is None:
-                continue
             try:
-                while not self._stopping and self._step(embedder):
+                embedder = self._holder.load()
+                while embedder and not self._stopping and self._step(embedder):
                     pass
             except Exception as error:
                 log.warning("memory backfill paused", retry_seconds=RETRY_SECONDS, exc_info=error)
-                self._woken.wait(RETRY_SECONDS)
-                self._woken.set()
+                self._pause(asked)
+            else:
+                with self._changed:
+                    self._done = asked
+                    self._changed.notify_all()
+
+    def _pause(self, asked: int) -> None:
+        """Waits before another try, unless somebody asks again."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._asked > asked, RETRY_SECONDS)
 
     def _step(self, embedder: Embedder) -> bool:
         """Embeds one batch; False when nothing is pending.

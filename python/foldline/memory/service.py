@@ -58,6 +58,10 @@ class MemoryService:
     def wake(self) -> None:
         self._backfill.wake()
 
+    def settle(self, seconds: float) -> bool:
+        """Waits until what is pending now has been embedded or given up; False if that takes longer."""
+        return self._backfill.settle(seconds)
+
     def row_text(self, body: RowBody) -> str:
         return text.row_text(body)
 
@@ -93,7 +97,7 @@ class MemoryService:
     def _embedder(self) -> tuple[Embedder | None, str]:
         """The embedder, or why there is none now."""
         embedder = self._holder.embedder
-        if embedder is None and self._backfill.running:
+        if embedder is None and not self._holder.problem and self._backfill.running:
             self._backfill.wake()
             embedder = self._holder.wait(LOAD_WAIT)
         return embedder, "" if embedder else self._holder.problem or "the embedder is not loaded yet"
