@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from foldline.domain.folding import Coverage
 from foldline.summarize.identifiers import Identifier, IdentifierKind
 
 APPENDIX_TITLE = "Also mentioned, exactly as written:"
+_DIGITS_BEFORE, _DIGITS_AFTER = re.compile(r"\d[.,]"), re.compile(r"[.,:]\d")
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 def mentions(text: str, identifier: Identifier) -> bool:
     """Whether the text holds the identifier exactly as written, not merely inside a longer word or number."""
-    return _stands_in(text, identifier.probe, identifier.kind)
-
-
-def _stands_in(text: str, wanted: str, kind: IdentifierKind) -> bool:
-    if kind == IdentifierKind.CONSTRAINT:
+    wanted = identifier.probe
+    if identifier.kind == IdentifierKind.CONSTRAINT:
         return wanted in text
     start = text.find(wanted)
     while start >= 0:
         end = start + len(wanted)
-        before = text[start - 1] if start else " "
-        after = text[end] if end < len(text) else " "
-        more = text[end + 1] if end + 1 < len(text) else " "
-        if not (before in _WORD and wanted[0] in _WORD) and not (after in _WORD and wanted[-1] in _WORD):
-            if kind != IdentifierKind.NUMBER or not (after in ".,:" and more.isdigit() or before in ".," and start > 1 and text[start - 2].isdigit()):
-                return True
+        inside = _joins(text[start - 1 : start], wanted[0]) or _joins(wanted[-1], text[end : end + 1])
+        if not inside and (identifier.kind != IdentifierKind.NUMBER or not _longer_number(text, start, end)):
+            return True
         start = text.find(wanted, start + 1)
     return False
+
+
+def _joins(left: str, right: str) -> bool:
+    return left in _WORD and right in _WORD if left and right else False
+
+
+def _longer_number(text: str, start: int, end: int) -> bool:
+    """Whether digits go on beyond a point, comma or colon: 3.5 does not mention 5."""
+    before, after = text[max(0, start - 2) : start], text[end : end + 2]
+    return bool(_DIGITS_BEFORE.fullmatch(before) or _DIGITS_AFTER.fullmatch(after))
 
 
 def missing(identifiers: Sequence[Identifier], text: str) -> list[Identifier]:

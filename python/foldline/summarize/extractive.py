@@ -8,15 +8,19 @@ from foldline.domain.enums import FailureKind, SummarySource
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.rows import MEDIA, Row
-from foldline.summarize import sections
 from foldline.summarize.constraints import MEMORY_LINE, Constraint, constraints_of, durable_part
 from foldline.summarize.coverage import cover
+from foldline.summarize.details import carried, detail_lines
+from foldline.summarize.done import action_lines, error_lines
 from foldline.summarize.earlier import carried_lines
+from foldline.summarize.goals import constraint_line, last_request, last_request_line, request_lines
 from foldline.summarize.identifiers import Identifier, identifiers_of
 from foldline.summarize.packing import ACTIONS, GOALS, Line, Packer
-from foldline.summarize.reading import Reading, Request, read_rows
+from foldline.summarize.reading import Reading, read_rows
 from foldline.summarize.redact import Redactor
+from foldline.summarize.style import style_for
 from foldline.summarize.text import defuse, has_protocol, quote, source_text
+from foldline.summarize.told import answer_lines, open_lines, told_lines
 
 _SHARES = (0.22, 0.2, 0.24, 0.12, 0.08, 0.14)
 _AGED_SHARE = 0.4
@@ -95,7 +99,7 @@ class ExtractiveSummarizer:
         durable = durable_part(carried, constraints_of(reading.requests))
         kept: list[Constraint] = []
         for constraint in reversed(durable):
-            room -= self._count(sections.constraint_line(constraint, 0).text + "\n")
+            room -= self._count(constraint_line(constraint, 0).text + "\n")
             if room < 0:
                 break
             kept.append(constraint)
@@ -106,37 +110,33 @@ class ExtractiveSummarizer:
         self, reading: Reading, request: SummaryRequest, durable: list[Constraint], identifiers: tuple[Identifier, ...],
         room: int, clean: Callable[[str], str],
     ) -> list[Line]:  # fmt: skip
-        last = _last_request(reading)
+        last = last_request(reading)
         lines: list[Line] = []
         if last is not None:
-            lines.append(sections.last_request_line(last, int(room * _LAST_REQUEST_SHARE) * _CHARS_A_TOKEN))
+            lines.append(last_request_line(last, int(room * _LAST_REQUEST_SHARE) * _CHARS_A_TOKEN))
         shown = lines[0].text if lines else ""
-        stated = [sections.constraint_line(c, age) for age, c in enumerate(reversed(durable)) if c.text not in shown]
+        stated = [constraint_line(c, age) for age, c in enumerate(reversed(durable)) if c.text not in shown]
         lines += stated
         shown += "\n".join(line.text for line in stated)
-        style = sections.style_for(room, identifiers)
-        lines += sections.request_lines(reading, last, durable, shown, style)
-        lines += sections.told_lines(reading, identifiers, max(12, min(100, room // 40)), style)
-        lines += sections.answer_lines(reading, style) + sections.action_lines(reading, style)
-        lines += sections.error_lines(reading, style) + sections.open_lines(reading, last, style)
-        lines += sections.detail_lines(identifiers, style)
-        lines += sections.carried(carried_lines(request.earlier, [c.text for c in durable], clean))
+        style = style_for(room, identifiers)
+        lines += request_lines(reading, last, durable, shown, style)
+        lines += told_lines(reading, identifiers, max(12, min(100, room // 40)), style)
+        lines += answer_lines(reading, style) + action_lines(reading, style)
+        lines += error_lines(reading, style) + open_lines(reading, last, style)
+        lines += detail_lines(identifiers, style)
+        lines += carried(carried_lines(request.earlier, [c.text for c in durable], clean))
         return lines
 
     def _pack(
         self, reading: Reading, lines: list[Line], durable: list[Constraint], gave_way: bool, room: int
     ) -> str | None:
+        """Packs, with the line that names memory where constraints gave way, before or only now."""
         memory = [Line(GOALS, f"- {MEMORY_LINE}", 8.0, (1, 0))]
-        prose = Packer(_preface(reading), lines + (memory if gave_way else []), room, self._count).pack(_SHARES, _AGED_SHARE)
+        preface = _preface(reading)
+        prose = Packer(preface, lines + memory * gave_way, room, self._count).pack(_SHARES, _AGED_SHARE)
         if prose and not gave_way and any(c.text not in prose for c in durable):
-            prose = Packer(_preface(reading), lines + memory, room, self._count).pack(_SHARES, _AGED_SHARE)
+            prose = Packer(preface, lines + memory, room, self._count).pack(_SHARES, _AGED_SHARE)
         return prose
-
-
-def _last_request(reading: Reading) -> Request | None:
-    """The user's last request; the last notice where no user spoke."""
-    said = [r for r in reading.requests if r.text]
-    return next((r for r in reversed(said) if r.speaker == "user"), said[-1] if said else None)
 
 
 def _speech_lines(reading: Reading, redactor: Redactor) -> list[Line]:
@@ -148,7 +148,8 @@ def _speech_lines(reading: Reading, redactor: Redactor) -> list[Line]:
                 FailureKind.UNMEASURED_TRANSCRIPT,
                 f"unmeasured speech of row {speech.offset} holds tool protocol and cannot stand verbatim in a summary",
             )
-        lines.append(Line(ACTIONS, f"- Spoken, unmeasured [#{speech.offset}]: {quote(text)}", _SPEECH_VALUE, (1, speech.offset)))
+        line = f"- Spoken, unmeasured [#{speech.offset}]: {quote(text)}"
+        lines.append(Line(ACTIONS, line, _SPEECH_VALUE, (1, speech.offset)))
     return lines
 
 

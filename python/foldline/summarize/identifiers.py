@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from foldline.domain.session import CALL_FAILED
 from foldline.summarize.outcomes import gist
@@ -43,20 +44,26 @@ _EXTENSION = (
     r"(?:py|pyi|rs|go|ts|tsx|js|jsx|mjs|cjs|java|kt|rb|php|c|h|cc|cpp|hpp|cs|swift|scala|sh|sql|md|rst|txt|json|jsonl|yaml|yml|"
     r"toml|ini|cfg|conf|env|lock|xml|html|css|scss|csv|tsv|log|proto|ipynb|pdf|png|jpg|jpeg|svg|gz|zip|whl|dcm)"
 )
+_UNIT = r"(?:%|[kKMGT]i?[Bb]|ms|µs|s|min|h|px|rows|tokens|rps|USD|EUR)"
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,9}://[^\s<>\"'`)\]}|,]+")
+_QUOTED = re.compile(r"`([^`\n]{2,60})`")
+_MEASURED = re.compile(r"(?<![\w.])\d[\d,.]* " + _UNIT + r"(?!\w)")
+WORDS = re.compile(r"[^\s\"'`<>(){}\[\],;|=!?*]{2,200}")
 _PATTERN = re.compile(
-    r"(?P<url>\b[a-z][a-z0-9+.-]{1,9}://[^\s<>\"'`)\]}|,]+)"
-    r"|(?P<email>\b[\w.+-]+@[\w-]+\.[\w.-]*\w)"
-    r"|(?P<path>(?<![\w/.~-])(?:~|\.{1,2})?/(?:[\w.@+\[\]-]+/)*[\w.@+-]*\w|(?<![\w/.@-])@?(?:[\w.@+-]+/)+[\w.+-]*\.[A-Za-z]\w{0,7}\b"
-    r"|(?<![\w/.-])(?:[\w.+-]+/){2,}[\w.+-]*\w|\b[\w-]+(?:\.[\w-]+)*\." + _EXTENSION + r"\b(?!\())"
+    r"(?P<email>\b[\w.+-]+@[\w-]+\.[\w.-]*\w)"
+    r"|(?P<path>(?<![\w/.~-])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*[\w.@+-]*\w|(?<![\w/.@-])@?(?:[\w.@+-]+/)+[\w.+-]*\.[A-Za-z]\w{0,7}\b"
+    r"|(?<![\w/.-])(?:[\w.+-]+/){2,}[\w.+-]*\w|\b[\w-]+(?:\.[\w-]+)*\." + _EXTENSION + r"\b)"
     r"|(?P<uuid>\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b)"
-    r"|(?P<date>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?\b)"
-    r"|(?P<code>\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+\b|\bE(?:NO[A-Z]+|ACCES|CONN[A-Z]+|TIMEDOUT|PERM|EXIST|INVAL|IO|ADDR[A-Z]+|PIPE|BUSY|AGAIN|MFILE|ISDIR|HOST[A-Z]+|NET[A-Z]+)\b|\b[A-Z]\w*(?:Error|Exception)\b|\b[A-Z]{2,}-\d+\b)"
+    r"|(?P<date>\b\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?\b)"
+    r"|(?P<code>\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+\b|\b[A-Z]\w*(?:Error|Exception)\b|\b[A-Z]{2,}-\d+\b"
+    r"|\bE(?:NO[A-Z]+|ACCES|CONN[A-Z]+|TIMEDOUT|PERM|EXIST|INVAL|IO|ADDR[A-Z]+|PIPE|BUSY|AGAIN|MFILE|ISDIR|HOST[A-Z]+"
+    r"|NET[A-Z]+)\b)"
     r"|(?P<id>\b(?=[A-Za-z_-]{0,40}\d)(?=\d{0,40}[-_]?[A-Za-z])[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*\b)"
-    r"|(?P<name>`[^`\n]{2,60}`|\b_?[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+\b|\b[A-Z][a-z0-9]+[A-Z]\w+\b)"
-    r"|(?P<number>(?<![\w.])[$€£¥]?\d[\d,.:/]*\d(?: ?(?:%|[kKMGT]i?[Bb]|ms|µs|s|min|h|px|rows|tokens|rps|USD|EUR))?(?![\w])|[$€£¥]\d\b|\b\d%)"
+    r"|(?P<name>\b_?[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+\b|\b[A-Z][a-z0-9]+[A-Z]\w+\b)"
+    r"|(?P<number>(?<![\w.])[$€£¥]?\d[\d,.:/]*\d" + _UNIT + r"?(?!\w)|[$€£¥]\d\b|\b\d%)"
 )
 _KINDS = {
-    "url": IdentifierKind.URL, "email": IdentifierKind.ID, "path": IdentifierKind.PATH, "uuid": IdentifierKind.ID,
+    "email": IdentifierKind.ID, "path": IdentifierKind.PATH, "uuid": IdentifierKind.ID,
     "date": IdentifierKind.NUMBER, "code": IdentifierKind.CODE, "id": IdentifierKind.ID, "name": IdentifierKind.NAME,
     "number": IdentifierKind.NUMBER,
 }  # fmt: skip
@@ -77,25 +84,39 @@ _BARE_NUMBER = re.compile(r"\d{1,3}(?:[:,]\d{1,3}|[a-zA-Z]{1,2})?\Z")
 _SMALL_ORDINAL = re.compile(r"\d{1,2}(?:[.:,/]\d)?\Z")
 
 
-def find_identifiers(text: str) -> Iterable[tuple[str, IdentifierKind]]:
-    """Identifiers of a text in order, repeats included, as they are written there."""
-    for match in _PATTERN.finditer(_LINE_NUMBERS.sub("", text)):
-        group = match.lastgroup or ""
-        found = match.group()
-        if group == "name":
-            found = found.strip("`").strip()
-            inner = next(_PATTERN.finditer(found), None)
-            if inner is not None and inner.group() == found and inner.lastgroup:
-                group = inner.lastgroup
-        elif group in ("url", "path"):
-            found = found.rstrip(".,;:!?").removeprefix("@")
-            if _NO_PATH.match(found):
+def find_identifiers(text: str) -> dict[str, IdentifierKind]:
+    """Identifiers of a text, each once, as they are written there."""
+    found: dict[str, IdentifierKind] = {}
+    if "://" in text:
+        for url in _URL.findall(text):
+            found[url.rstrip(".,;:!?")] = IdentifierKind.URL
+        text = _URL.sub(" ", text)
+    if "`" in text:
+        for quoted in _QUOTED.findall(text):
+            inner = _identifiers_in(quoted.strip())
+            found.update(inner if quoted.strip() in dict(inner) else {quoted.strip(): IdentifierKind.NAME})
+    for measured in _MEASURED.findall(text):
+        found[measured] = IdentifierKind.NUMBER
+    for word in set(WORDS.findall(_LINE_NUMBERS.sub("", text))):
+        found.update(_identifiers_in(word))
+    return dict(sorted(found.items()))
+
+
+@lru_cache(maxsize=1 << 16)
+def _identifiers_in(word: str) -> tuple[tuple[str, IdentifierKind], ...]:
+    """Identifiers in one word; words repeat, so that most are looked up."""
+    found = []
+    for match in _PATTERN.finditer(word):
+        group, text = match.lastgroup or "", match.group()
+        if group == "path":
+            text = text.rstrip(".,;:!?").removeprefix("@")
+            if _NO_PATH.match(text):
                 continue
-        elif group == "id" and _QUANTITY.match(found):
+        elif group == "id" and _QUANTITY.match(text):
             group = "number"
-        if len(found) < 2 or (group == "number" and _SMALL_ORDINAL.match(found)):
-            continue
-        yield found, _KINDS[group]
+        if len(text) > 1 and not (group == "number" and _SMALL_ORDINAL.match(text)):
+            found.append((text, _KINDS[group]))
+    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -121,8 +142,8 @@ def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()
     def add(offset: int, text: str, source: float, scan: int = _TEXT_SCAN) -> None:
         if len(text) > scan:
             text = text[: scan * 2 // 3] + "\n" + text[-scan // 3 :]
-        for found, kind in dict.fromkeys(find_identifiers(text)):
-            if source != _USER and (_BARE_NUMBER.match(found) or kind == IdentifierKind.ID and len(found) < 4):
+        for found, kind in find_identifiers(text).items():
+            if source != _USER and (_BARE_NUMBER.match(found) or (kind == IdentifierKind.ID and len(found) < 4)):
                 continue
             tally = tallies.setdefault(found, _Tally(kind))
             tally.source = max(tally.source, source)
@@ -139,8 +160,10 @@ def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()
         add(statement.offset, statement.text, _ASSISTANT)
     for call in reading.calls:
         add(call.offset, call.arguments, _ARGUMENT)
-        failed = call.outcome == CALL_FAILED
-        add(call.result_offset, gist(call.result, True, 300) if failed else call.result, _ERROR if failed else _RESULT, _RESULT_SCAN)
+        if call.outcome == CALL_FAILED:
+            add(call.result_offset, gist(call.result, True, 300), _ERROR)
+        else:
+            add(call.result_offset, call.result, _RESULT, _RESULT_SCAN)
     found = [i for i in _merge_paths(tallies) if i.weight >= MATTERS[i.kind]]
     found += [Identifier(text, IdentifierKind.CONSTRAINT, 9.0, offset, text) for offset, text in constraints]
     return tuple(sorted(found, key=lambda i: (-i.weight, -i.offset, i.text)))
@@ -160,18 +183,17 @@ def _merge_paths(tallies: dict[str, _Tally]) -> list[Identifier]:
     for texts in tails.values():
         families: list[list[str]] = []
         for text in sorted(texts, key=lambda t: (t.count("/") == 0, len(t))):
-            core = text.removeprefix("./").strip("/")
-            home = [f for f in families if "/" + core == f[0] or f[-1].endswith("/" + core) or ("/" + text).endswith(f[0])]
+            core = "/" + text.removeprefix("./").strip("/")
+            home = [f for f in families if core == f[0] or f[-1].endswith(core) or ("/" + text).endswith(f[0])]
             if len(home) == 1:
                 home[0].append(text)
-            elif not home or "/" in core:
-                families.append(["/" + core, text])
+            elif not home or "/" in core[1:]:
+                families.append([core, text])
         for probe, *forms in families:
             own = [tallies[f] for f in forms]
             named = max(forms, key=lambda f: ("/" in f.removeprefix("./"), tallies[f].said, len(f)))
-            sum_ = _Tally(IdentifierKind.PATH, max(t.source for t in own), sum(t.said for t in own), 0, max(t.offset for t in own))
-            merged.append(Identifier(named, IdentifierKind.PATH, sum_.weight(), sum_.offset, probe.strip("/")))
-    rest = (
-        Identifier(text, t.kind, t.weight(), t.offset, text) for text, t in tallies.items() if t.kind != IdentifierKind.PATH
-    )
-    return [*merged, *rest]
+            whole = _Tally(IdentifierKind.PATH, max(t.source for t in own), sum(t.said for t in own))
+            newest = max(t.offset for t in own)
+            merged.append(Identifier(named, IdentifierKind.PATH, whole.weight(), newest, probe.strip("/")))
+    others = ((text, t) for text, t in tallies.items() if t.kind != IdentifierKind.PATH)
+    return merged + [Identifier(text, t.kind, t.weight(), t.offset, text) for text, t in others]

@@ -19,7 +19,8 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 _ERROR_LINE = re.compile(
-    r"\b\w*(?:Error|Exception|Panic)\b|\b(?:error|fatal|failed|failure|denied|refused|not found|cannot|unable|timed? ?out)\b"
+    r"\b\w*(?:Error|Exception|Panic)\b"
+    r"|\b(?:error|fatal|failed|failure|denied|refused|not found|cannot|unable|timed? ?out)\b"
     r"|\b[45]\d\d [A-Z]",
     re.IGNORECASE,
 )
@@ -39,14 +40,20 @@ _READS = re.compile(
     re.IGNORECASE,
 )
 _CHANGING_COMMAND = re.compile(
-    r"\b(?:git (?:commit|push|checkout|merge|rebase|revert|mv|rm|reset|tag|branch)|rm|mv|cp|mkdir|touch|npm (?:i|install)|"
-    r"pip install|psql|alembic|kubectl (?:apply|delete|rollout|scale|set)|helm|terraform|docker|curl -X|chmod|tee)\b|(?<![-0-9&=])>{1,2}\s?(?!&|/dev/null)"
+    r"\b(?:git (?:commit|push|checkout|merge|rebase|revert|mv|rm|reset|tag|branch)|rm|mv|cp|mkdir|touch|"
+    r"npm (?:i|install)|pip install|psql|alembic|kubectl (?:apply|delete|rollout|scale|set)|helm|terraform|docker|curl -X|chmod|tee)\b"
+    r"|(?<![-0-9&=])>{1,2}\s?(?!&|/dev/null)"
 )
 _PATH = re.compile(r"[\w@.~+-]*(?:/[\w@.+\[\]() -]+)+/?|[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,7}")
-_NAMED_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b|\berror(?:\[\w+\]| [A-Z]+\d+)?:|\w:\d+(?::\d+)?\b.*\berror\b|\bE[A-Z]{4,}:|\b[45]\d\d\b")
+_NAMED_ERROR = re.compile(
+    r"\b[A-Z]\w*(?:Error|Exception)\b|\berror(?:\[\w+\]| [A-Z]+\d+)?:|\w:\d+(?::\d+)?\b.*\berror\b"
+    r"|\bE[A-Z]{4,}:|\b[45]\d\d\b"
+)
 _EMPTY_ERROR = re.compile(r"exited with code|^npm (?:err|error)|^Traceback|exit (?:code|status)|^at ", re.IGNORECASE)
 _CONFIRMS = re.compile(r"\W*(?:no output|ok|done|success\w*|true|null|none|ran)?\W*$", re.IGNORECASE)
-_SUCCESS = re.compile(r"(?:success|wrote|written|updated|edited|replaced|applied|file (?:was )?(?:written|updated|created))", re.IGNORECASE)
+_SUCCESS = re.compile(
+    r"success|wrote|written|updated|edited|replaced|applied|file (?:was )?(?:written|updated|created)", re.IGNORECASE
+)
 _TABLE_RULE = re.compile(r"[-+|: ]{3,}")
 _ROW_COUNT = re.compile(r"\(\d+ rows?\)")
 _LINE_NUMBER = re.compile(r"^\s*\d+[:|\t ]\s?")
@@ -154,9 +161,8 @@ def _table_gist(lines: list[str]) -> str:
 
 def _worst(lines: list[str]) -> str:
     """The line that names the failure: the last of a traceback, the first error of a compiler or test run."""
-    scores = [
-        bool(_ERROR_LINE.search(line)) + 2 * bool(_NAMED_ERROR.search(line)) - 2 * bool(_EMPTY_ERROR.search(line)) for line in lines
-    ]
+    named = [2 * bool(_NAMED_ERROR.search(line)) - 2 * bool(_EMPTY_ERROR.search(line)) for line in lines]
+    scores = [score + bool(_ERROR_LINE.search(line)) for score, line in zip(named, lines, strict=True)]
     best = max(scores)
     found = [line for line, score in zip(lines, scores, strict=True) if score == best]
     return found[-1] if best <= 0 or any(line.startswith("Traceback") for line in lines) else found[0]

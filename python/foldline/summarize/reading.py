@@ -23,23 +23,41 @@ from foldline.domain.rows import (
 )
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
 from foldline.summarize.outcomes import brief_call, looks_failed, main_argument
-from foldline.summarize.text import defuse, plain, without_reasoning
+from foldline.summarize.text import clip, defuse, one_line, plain, sentences, without_reasoning
 
 
 @dataclass(slots=True)
 class Request:
-    """A user row, or a notice where ``speaker`` says so. ``answered`` by the offset of the turn's last words, if it ended."""
+    """A user row, or a notice, whose kind is then the ``speaker``.
+
+    Attributes:
+        answered: offset of the turn's last words, None while it had not ended.
+        reply: these words.
+        sentences: of ``text``.
+    """
 
     offset: int
     text: str
     speaker: str = "user"
     answered: int | None = None
-    reply: str = ""
+    reply: Statement | None = None
+    sentences: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sentences = sentences(self.text)
 
 
 @dataclass(slots=True)
 class Call:
-    """A call with what came of it; ``outcome`` is one of the words of the call ledger (F3); ``arguments`` its short scalars."""
+    """A call with what came of it.
+
+    Attributes:
+        target: the argument that says what it was about; ``brief`` is all of it in words.
+        arguments: its short scalar arguments, one a line.
+        outcome: one of the words of the call ledger (F3).
+        result: head and tail of what came back.
+        order: position among the calls.
+    """
 
     offset: int
     name: str
@@ -49,17 +67,20 @@ class Call:
     outcome: str = CALL_UNANSWERED
     result_offset: int = 0
     result: str = ""
-    before: str = ""
     order: int = 0
 
 
 @dataclass(slots=True)
 class Statement:
-    """Text of an assistant row. ``final`` closes its turn: nothing was called after it."""
+    """Text of an assistant row, and its sentences. ``final`` closes its turn: nothing was called after it."""
 
     offset: int
     text: str
     final: bool = False
+    sentences: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sentences = sentences(self.text)
 
 
 @dataclass(slots=True)
@@ -74,7 +95,6 @@ class Reading:
     calls: list[Call] = field(default_factory=list)
     context: list[Statement] = field(default_factory=list)
     speech: list[Statement] = field(default_factory=list)
-    
 
 
 _RESULT_HEAD, _RESULT_TAIL = 1500, 500
@@ -97,13 +117,14 @@ def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
         if isinstance(body, UserRow):
             reading.requests.append(Request(row.offset, clean(plain(body.content))))
         elif isinstance(body, NoticeRow):
-            reading.requests.append(Request(row.offset, clean(plain(body.content)), speaker=body.kind or "notice"))
+            speaker = clip(one_line(clean(body.kind)), 40) or "notice"
+            reading.requests.append(Request(row.offset, clean(plain(body.content)), speaker))
         elif isinstance(body, InjectedContextRow):
             reading.context.append(Statement(row.offset, clean(plain(body.content))))
         elif isinstance(body, AssistantRow):
-            said = _read_assistant(row, body, reading, clean)
+            _read_assistant(row, body, reading, clean)
             for block in calls_of(body):
-                call = _read_call(row.offset, block, clean, said, len(reading.calls))
+                call = _read_call(row.offset, block, clean, len(reading.calls))
                 reading.calls.append(call)
                 open_calls[(row.offset, block.call_id)] = newest[block.call_id] = call
         elif isinstance(body, ToolResultRow):
@@ -116,7 +137,7 @@ def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
     return reading
 
 
-def _read_assistant(row: Row, body: AssistantRow, reading: Reading, clean: Callable[[str], str]) -> str:
+def _read_assistant(row: Row, body: AssistantRow, reading: Reading, clean: Callable[[str], str]) -> None:
     if has_unmeasured_speech(row):
         for block in body.content:
             if isinstance(block, TranscriptBlock) and block.source == TranscriptSource.SPOKEN_UNMEASURED:
@@ -125,14 +146,13 @@ def _read_assistant(row: Row, body: AssistantRow, reading: Reading, clean: Calla
     if said:
         ended = not calls_of(body) and body.stop_reason not in (StopReason.PAUSED, StopReason.MAX_TOKENS)
         reading.statements.append(Statement(row.offset, said, final=ended))
-    return said
 
 
-def _read_call(offset: int, block: ToolCallBlock, clean: Callable[[str], str], said: str, order: int) -> Call:
+def _read_call(offset: int, block: ToolCallBlock, clean: Callable[[str], str], order: int) -> Call:
     arguments = _read_arguments(block.arguments_json, clean)
-    name = clean(block.name)
+    name = one_line(clean(block.name))
     scalars = "\n".join(_scalars(arguments))
-    return Call(offset, name, main_argument(arguments), brief_call(name, arguments), scalars, before=said, order=order)
+    return Call(offset, name, main_argument(arguments), brief_call(name, arguments), scalars, order=order)
 
 
 def _read_arguments(arguments_json: str, clean: Callable[[str], str]) -> dict[str, object] | str:
@@ -185,6 +205,6 @@ def _close_turns(reading: Reading) -> None:
                 break
             if statement.offset > request.offset:
                 request.answered = statement.offset if statement.final else None
-                request.reply = statement.text
+                request.reply = statement
             position += 1
 

@@ -29,17 +29,19 @@ _PROTOCOL_TAG = re.compile(
     re.IGNORECASE,
 )
 _PROTOCOL_WORD = re.compile(r"\[(?=/?(?:TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|INST)\])")
-_PROTOCOL_KEY = re.compile(r'"(?=(?:tool_calls?|tool_use|tool_use_id|tool_call_id|function_call|functionCall|tool_result)"\s*:)')
+_PROTOCOL_KEY = re.compile(
+    r'"(?=(?:tool_calls?|tool_use|tool_use_id|tool_call_id|function_call|functionCall|tool_result)"\s*:)'
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]|\x1b\[[0-9;?]*[A-Za-z]")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_HEADING = re.compile(r"^(\s*)(#{1,6}\s)", re.MULTILINE)
+_HEADING = re.compile(r"^([ \t]*)(#{1,6}\s)", re.MULTILINE)
 _SPACE = re.compile(r"\s+")
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])[\"')\]”’*_`]{0,3}\s+(?=[\"'(\[“‘*_`]{0,3}\w)|(?<=[。！？])|\n\s*\n|\n(?=\s*(?:[-*•+]|\d{1,3}[.)])\s)"
     r"|\n(?=#{1,6}\s|\||>)|(?<=[:|>])\n"
 )
-_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf|approx|no|fig|dr|mr|mrs|ms|st|bzw|z\.B|u\.a)\.)$", re.IGNORECASE)
+_ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|vs|cf|approx|fig|dr|mr|mrs|ms|st|bzw|z\.B|u\.a)\.$", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*•+>]|\d{1,3}[.)]|#{1,6})\s+")
 
 

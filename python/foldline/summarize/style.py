@@ -1,0 +1,73 @@
+"""How lines are written at a given budget, and how much a text has to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foldline.summarize.cues import ASKS, DECIDES, FILLER, REPORTS, SETTLES, TRIVIAL
+from foldline.summarize.identifiers import WORDS, Identifier
+from foldline.summarize.paths import Shortener
+from foldline.summarize.reading import Call, Request
+from foldline.summarize.salience import prose_share, words_of
+from foldline.summarize.text import clip, one_line
+
+_ROOT_PAYS = 512
+_SHORT_SENTENCE = 40
+_DIGITS = re.compile(r"\d+")
+_WITH_DIGITS = re.compile(r"\S*\d\S*")
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How much room lines have: ``width`` in characters of an ordinary quote, and how paths are written."""
+
+    width: int
+    paths: Shortener
+
+    def quoted(self, text: str) -> str:
+        return clip(text, self.width)
+
+    def aside(self, text: str) -> str:
+        """Text beside the main one of a line."""
+        return clip(text, self.width * 2 // 3)
+
+    def call(self, call: Call) -> str:
+        return clip(self.paths.brief(call.brief), self.width)
+
+
+def style_for(room: int, identifiers: Sequence[Identifier]) -> Style:
+    """Lines grow with the budget, so that a small one still holds some of each section."""
+    return Style(max(80, min(260, 60 + room // 16)), Shortener(identifiers if room >= _ROOT_PAYS else ()))
+
+
+def substance(request: Request) -> float:
+    """How much a request says by itself, in [0, 1]: confirmations and pasted output say little."""
+    text = one_line(request.text[:4000])
+    if TRIVIAL.match(text):
+        return 0.0
+    return min(1.0, len(words_of(text)) / 12) * (1.0 if prose_share(text[:2000]) > 0.72 else 0.5)
+
+
+def telling(text: str, weights: Mapping[str, float]) -> float:
+    """How much a sentence tells: a reason, an outcome, salient identifiers; questions and lead-ins tell little."""
+    named = sum(weights.get(w.rstrip(".,:;"), 0.0) for w in set(WORDS.findall(text)))
+    score = min(0.3, 0.04 * named) + 0.1 * bool(REPORTS.search(text))
+    score += 0.35 * bool(DECIDES.search(text)) + 0.25 * bool(SETTLES.search(text))
+    return score - 0.5 * bool(ASKS.search(text)) - 0.2 * text.endswith(":") - 0.2 * (len(text) < _SHORT_SENTENCE)
+
+
+def is_filler(text: str) -> bool:
+    """Whether a sentence announces an act instead of saying something."""
+    return bool(FILLER.match(text))
+
+
+def shape(text: str) -> str:
+    """Sentences that differ only in their numbers are one in a list."""
+    return _DIGITS.sub("0", one_line(text[:400]).lower())[:200]
+
+
+def pattern(brief: str) -> str:
+    """A call's words without what has digits: a loop over ids or pages is one action."""
+    return _WITH_DIGITS.sub("#", brief)
