@@ -28,7 +28,9 @@ def stored(rows: Sequence[NewRow]) -> list[Row]:
     return list(accept(NEW_SESSION, rows, "", {}).rows)
 
 
-def through(given: object, source: Format, target: Format | None = None) -> tuple[object, formats.Parsed, formats.Rendered]:
+def through(
+    given: object, source: Format, target: Format | None = None
+) -> tuple[object, formats.Parsed, formats.Rendered]:
     """What a host gets that sends ``given`` in one format and asks for another: (JSON, parsed, rendered)."""
     parsed = formats.parse(source, dump(given))
     rendered = formats.render(target or source, arranged(parsed.rows))

@@ -186,6 +186,9 @@ class _Writing:
         offsets = (result.row.offset,) if result.row else ()
         notes = read_notes(result.row.body.extra, FORMAT) if result.row else {}
         content = self._carried(result.content, Place.RESULT, offsets)
+        if result.is_error and not content:
+            # An error without content is refused.
+            content = [TextBlock(EMPTY_TEXT)]
         return result_block(content, self.ids[result.call.unique_id], result.is_error, notes)
 
     def native(self, item: NativeItem) -> None:

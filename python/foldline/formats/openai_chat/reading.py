@@ -36,7 +36,7 @@ def parse(data: bytes) -> Parsed:
     """
     reading = Reading()
     for message, path in messages_of(reading.load(data, "json")):
-        body = _read_message(message, path)
+        body = read_message(message, path)
         if isinstance(body, AssistantRow):
             reading.take_assistant(body, path, message.get("usage"), message.get("model"))
         else:
@@ -67,14 +67,19 @@ def parse_response(body: bytes) -> ParsedResponse:
     path = "$.choices[0].message"
     message = expect_object(choice.get("message"), path)
     stopped = stop_reason(choice.get("finish_reason"))
-    row = _read_message({"role": "assistant", **message}, path, stopped)
+    row = read_message({"role": "assistant", **message}, path, stopped)
     if not isinstance(row, AssistantRow):
         raise invalid(f"{path}.role", '"assistant"', message.get("role"))
     reading.take_assistant(row, path)
     return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), usage, model, stopped)
 
 
-def _read_message(message: dict[str, Json], path: str, stopped: StopReason | None = None) -> RowBody:
+def read_message(message: dict[str, Json], path: str, stopped: StopReason | None = None) -> RowBody:
+    """One message as its row; an answer may come out without blocks.
+
+    Raises:
+        FoldlineError: FORMAT_INVALID with the path of what is not as the API takes it.
+    """
     role = expect_text(message, "role", path)
     if role in ("system", "developer"):
         return _noted(SystemRow(_content(message, Place.SYSTEM, path)), message, Place.SYSTEM)
