@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from foldline.store.sqlite import memory
+from foldline.domain.ports import StoredRequest
+from foldline.store.sqlite import memory, writes
 
 CHUNK = 500
 """Rows of one transaction."""
@@ -19,13 +20,21 @@ _TABLES = {
     "tools": "session_key, digest",
     "event": "id",
     "open_fold": "session_key, fold_id",
+    "memory_posting": "session_key, segment, stem",
+    "memory_segment": "session_key, segment",
 }
 """What belongs to a session, and the key of each table."""
 
 
-def mark(db: sqlite3.Connection, key: int) -> bool:
+def mark(db: sqlite3.Connection, key: int, request: StoredRequest | None, now: float) -> bool:
     """Takes the session away from every reader; False if there was none."""
-    return db.execute("UPDATE session SET deleting = 1 WHERE key = ? AND deleting = 0", (key,)).rowcount > 0
+    found = db.execute("SELECT tenant FROM session WHERE key = ? AND deleting = 0", (key,)).fetchone()
+    if found is None:
+        return False
+    db.execute("UPDATE session SET deleting = 1 WHERE key = ?", (key,))
+    if request is not None:
+        writes.insert_request(db, found[0], 0, request, now)
+    return True
 
 
 def marked(db: sqlite3.Connection) -> list[int]:
@@ -35,7 +44,7 @@ def marked(db: sqlite3.Connection) -> list[int]:
 
 def remove_chunk(db: sqlite3.Connection, key: int) -> bool:
     """Removes some of what a marked session has; False when all of it is gone, the session itself with it."""
-    if memory.drop_entries(db, key, CHUNK):
+    if memory.remove_entries(db, key, CHUNK):
         return True
     for table, columns in _TABLES.items():
         removed = db.execute(

@@ -1,7 +1,7 @@
 """Memory entries in SQLite: what is shown (M2), the lexical index, vectors. All of its SQL stands here.
 
-An entry is four rows: what filters and counts need, its text, its lexical row, its vector. Search finds a session's
-entries by a token of their own, which every lexical row carries in ``scope``.
+What filters and counts need, text, vector and index stand in tables of their own, so that each read touches only what
+it is about.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+
+import numpy as np
 
 from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.folding import OffsetRange
 from foldline.domain.memory import MemoryEntry, MemoryFilter, StoredEntry
-
-OWN_WEIGHT, CONTEXT_WEIGHT = 4.0, 1.0
+from foldline.store.lexical import ScopeSize, Segment, rank, segment, stems
 
 _ENTRY = (
     "e.id, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, "
@@ -24,39 +24,55 @@ _ENTRY = (
 _FROM = "memory_entry e JOIN memory_text t ON t.entry_id = e.id"
 
 
-def publish(db: sqlite3.Connection, key: int, entries: Iterable[MemoryEntry]) -> None:
-    """Makes entries visible (M2).
+def publish(db: sqlite3.Connection, key: int, entries: Sequence[MemoryEntry], index: Segment) -> None:
+    """Makes entries visible (M2); ``index`` is theirs.
 
     A row that was folded before has its entries already and shows these again, also where today's chunks would be cut
     elsewhere: an entry is never doubled.
     """
-    ordered = sorted(entries, key=lambda entry: (entry.offset, entry.chunk))
-    for offset, chunks in groupby(ordered, key=lambda entry: entry.offset):
-        shown = db.execute(
+    known = {
+        offset
+        for offset in {entry.offset for entry in entries}
+        if db.execute(
             "UPDATE memory_entry SET visible = 1 WHERE session_key = ? AND offset = ?", (key, offset)
         ).rowcount
-        if not shown:
-            for entry in chunks:
-                insert_entry(db, key, entry, visible=True)
+    }
+    new = [entry for entry in entries if entry.offset not in known]
+    insert_entries(db, key, [(entry, True) for entry in new], segment(new) if known else index)
 
 
-def insert_entry(db: sqlite3.Connection, key: int, entry: MemoryEntry, visible: bool) -> None:
-    entry_id = db.execute(
+def insert_entries(
+    db: sqlite3.Connection, key: int, entries: Sequence[tuple[MemoryEntry, bool]], index: Segment
+) -> None:
+    """Writes new entries, each visible or not, and their index."""
+    if not entries:
+        return
+    # Ids are never given again, also after the newest entries are gone: caches know entries by them.
+    given = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'memory_entry'").fetchone()
+    first = given[0] + 1 if given else 1
+    db.executemany(
         "INSERT INTO memory_entry "
-        "(session_key, offset, chunk, visible, kind, role, byte_start, byte_end, call_id, create_time) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            key, entry.offset, entry.chunk, visible, entry.kind.value, entry.role.value,
-            entry.byte_start, entry.byte_end, entry.call_id, entry.create_time,
-        ),
-    ).lastrowid  # fmt: skip
-    db.execute(
+        "(id, session_key, offset, chunk, visible, kind, role, byte_start, byte_end, length, call_id, create_time) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                entry_id, key, e.offset, e.chunk, visible, e.kind.value, e.role.value, e.byte_start, e.byte_end, length,
+                e.call_id, e.create_time,
+            )
+            for entry_id, ((e, visible), length) in enumerate(zip(entries, index.lengths, strict=True), first)
+        ],
+    )  # fmt: skip
+    db.executemany(
         "INSERT INTO memory_text (entry_id, terms, context, text) VALUES (?, ?, ?, ?)",
-        (entry_id, entry.terms, entry.context, entry.text),
+        [(entry_id, e.terms, e.context, e.text) for entry_id, (e, _) in enumerate(entries, first)],
     )
     db.execute(
-        "INSERT INTO memory_search (rowid, terms, context, scope) VALUES (?, ?, ?, ?)",
-        (entry_id, entry.terms, entry.context, _scope(key)),
+        "INSERT INTO memory_segment (session_key, segment, entries, length) VALUES (?, ?, ?, ?)",
+        (key, first, len(entries), sum(index.lengths)),
+    )
+    db.executemany(
+        "INSERT INTO memory_posting (session_key, segment, stem, postings) VALUES (?, ?, ?, ?)",
+        [(key, first, stem, postings) for stem, postings in index.postings.items()],
     )
 
 
@@ -80,22 +96,20 @@ class _Ranges:
         return offset in self._offsets
 
 
-def drop_entries(db: sqlite3.Connection, key: int, limit: int | None = None) -> int:
-    """Removes entries of a session with their text, vectors and lexical rows; at most ``limit``; returns how many."""
-    found = db.execute(
-        "SELECT t.entry_id, t.terms, t.context FROM memory_entry e JOIN memory_text t ON t.entry_id = e.id "
-        "WHERE e.session_key = ? LIMIT ?",
-        (key, -1 if limit is None else limit),
-    ).fetchall()
-    # A contentless index forgets a row only when it is told what the row held.
-    db.executemany(
-        "INSERT INTO memory_search (memory_search, rowid, terms, context, scope) VALUES ('delete', ?, ?, ?, ?)",
-        [(entry_id, terms, context, _scope(key)) for entry_id, terms, context in found],
-    )
-    ids = [(entry_id,) for entry_id, _, _ in found]
+def drop(db: sqlite3.Connection, key: int) -> int:
+    """Removes all memory of a session: entries with their text and vectors, and the index; returns how many entries."""
+    entries = remove_entries(db, key, -1)
+    db.execute("DELETE FROM memory_posting WHERE session_key = ?", (key,))
+    db.execute("DELETE FROM memory_segment WHERE session_key = ?", (key,))
+    return entries
+
+
+def remove_entries(db: sqlite3.Connection, key: int, limit: int) -> int:
+    """Removes at most ``limit`` entries of a session, all if it is negative, but not their index; returns how many."""
+    ids = db.execute("SELECT id FROM memory_entry WHERE session_key = ? LIMIT ?", (key, limit)).fetchall()
     for table, column in (("memory_vector", "entry_id"), ("memory_text", "entry_id"), ("memory_entry", "id")):
         db.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)
-    return len(found)
+    return len(ids)
 
 
 def put_vectors(db: sqlite3.Connection, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
@@ -111,17 +125,26 @@ def search(
     db: sqlite3.Connection, key: int, terms: Sequence[str], where: MemoryFilter, limit: int
 ) -> list[tuple[int, float]]:
     """(entry id, BM25 score) of visible entries, best first, ties by id (M4)."""
-    quoted = " OR ".join('"' + term.replace('"', '""') + '"' for term in terms if term)
-    if not quoted:
-        return []
-    condition, values = _condition(where)
-    return db.execute(
-        f"SELECT e.id, -bm25(memory_search, {OWN_WEIGHT}, {CONTEXT_WEIGHT}, 0.0) AS score "
-        "FROM memory_search JOIN memory_entry e ON e.id = memory_search.rowid "
-        f"WHERE memory_search MATCH ? AND e.session_key = ? AND e.visible = 1{condition} "
-        "ORDER BY score DESC, e.id LIMIT ?",
-        (f"scope : {_scope(key)} AND {{terms context}} : ({quoted})", key, *values, limit),
-    ).fetchall()
+    entries, length = db.execute(
+        "SELECT coalesce(sum(entries), 0), coalesce(sum(length), 0) FROM memory_segment WHERE session_key = ?", (key,)
+    ).fetchone()
+    hidden = db.execute("SELECT id, length FROM memory_entry WHERE session_key = ? AND visible = 0", (key,)).fetchall()
+    rows = db.execute(
+        "SELECT p.segment, p.stem, p.postings "
+        "FROM memory_segment s CROSS JOIN json_each(?) q CROSS JOIN memory_posting p "
+        "ON p.session_key = s.session_key AND p.segment = s.segment AND p.stem = q.value WHERE s.session_key = ?",
+        (json.dumps(stems(terms)), key),
+    )
+    found, scores = rank(
+        rows,
+        np.array([entry_id for entry_id, _ in hidden], np.int64),
+        ScopeSize(entries - len(hidden), length - sum(length for _, length in hidden)),
+    )
+    if where != MemoryFilter():
+        passing = np.isin(found, np.array(ids(db, key, where), np.int64))
+        found, scores = found[passing], scores[passing]
+    best = np.lexsort((found, -scores))[:limit]
+    return list(zip(found[best].tolist(), scores[best].tolist(), strict=True))
 
 
 def entries_by_id(db: sqlite3.Connection, key: int, ids: Sequence[int]) -> list[StoredEntry]:
@@ -236,10 +259,6 @@ def _embedder(db: sqlite3.Connection, identity: str) -> int:
     """Number of an embedder; -1, which no entry has, for one that never stored a vector."""
     found = db.execute("SELECT id FROM embedder WHERE identity = ?", (identity,)).fetchone()
     return found[0] if found else -1
-
-
-def _scope(key: int) -> str:
-    return f"s{key}"
 
 
 def _condition(where: MemoryFilter) -> tuple[str, list[str | int]]:

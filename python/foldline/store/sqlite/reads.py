@@ -245,7 +245,7 @@ class SqliteReads:
         self, key: int, terms: Sequence[str], where: MemoryFilter, limit: int
     ) -> list[tuple[int, float]]:
         """(entry id, BM25 score, higher is better) of visible entries, best first, ties by id (M4)."""
-        with self._reading() as db:
+        with self._snapshot() as db:
             return memory.search(db, key, terms, where, limit)
 
     def memory_entries(self, key: int, ids: Sequence[int]) -> list[StoredEntry]:

@@ -14,6 +14,7 @@ from foldline.domain.events import Event
 from foldline.domain.ports import Archive, Batch, Rewrite, StoredRequest
 from foldline.domain.session import Session
 from foldline.store.codec import encode
+from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
 from foldline.store.sqlite import deletion, memory, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, prepare_log
@@ -120,6 +121,7 @@ class SqliteStore(SqliteReads):
         now = self._clock()
         session = archive.session
         writes.check_rows(archive.rows, -1, session)
+        index = segment([entry for entry, _ in archive.entries])
 
         def write(db: sqlite3.Connection) -> Session:
             stored = writes.insert_session(db, session)
@@ -129,8 +131,7 @@ class SqliteStore(SqliteReads):
             writes.put_calls(db, key, archive.calls)
             writes.put_closed_runs(db, key, archive.closed_runs)
             writes.import_events(db, key, archive.events)
-            for entry, visible in archive.entries:
-                memory.insert_entry(db, key, entry, visible)
+            memory.insert_entries(db, key, archive.entries, index)
             if request:
                 writes.insert_request(db, session.tenant, 0, request, now)
             return stored
@@ -142,14 +143,19 @@ class SqliteStore(SqliteReads):
 
         Raises:
             RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
-            FoldlineError: SESSION_NOT_FOUND, REQUEST_ID_REUSED.
+            FoldlineError: SESSION_NOT_FOUND; REQUEST_ID_REUSED; INTERNAL where rows are out of order.
         """
-        state, now = encode(batch.session), self._clock()
-        return self._write(lambda db: writes.write_batch(db, batch, state, now))
+        writes.check_rows(batch.rows, batch.expected_revision, batch.session)
+        # Everything that needs no database happens before the writer is asked for.
+        state, index, now = encode(batch.session), segment(batch.publish), self._clock()
+        return self._write(lambda db: writes.write_batch(db, batch, state, index, now))
 
-    def delete_session(self, key: int) -> None:
-        """Removes rows, archive, memory, events and requests of the session; a crash half-way is made good at start."""
-        if self._write(lambda db: deletion.mark(db, key)):
+    def delete_session(self, key: int, request: StoredRequest | None = None) -> None:
+        """Removes rows, archive, memory, events and requests of the session; a crash half-way is made good at start.
+
+        ``request`` is remembered in the tenant's own scope, with the first of the transactions.
+        """
+        if self._write(lambda db: deletion.mark(db, key, request, self._clock())):
             self._remove(key)
 
     def drop_scope(self, key: int) -> int:

@@ -14,6 +14,7 @@ from foldline.domain.models import Factor
 from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRequest, StoredRow, Tools
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import encode
+from foldline.store.lexical import Segment
 from foldline.store.sqlite import memory
 
 REPEAT_SECONDS = 24 * 3600.0
@@ -52,12 +53,17 @@ def insert_session(db: sqlite3.Connection, session: Session) -> Session:
     return replace(session, key=key)
 
 
-def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, now: float) -> tuple[Event, ...]:
-    """Writes a batch over the revision it expects (V10); ``state`` is its session, encoded.
+def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segment, now: float) -> tuple[Event, ...]:
+    """Writes a batch over the revision it expects (V10).
+
+    Args:
+        state: the batch's session, encoded.
+        index: of the entries it publishes.
 
     Raises:
         RevisionConflict: the store holds another revision.
-        FoldlineError: SESSION_NOT_FOUND; INTERNAL where an offset is given already; REQUEST_ID_REUSED where another commit has just answered the request id.
+        FoldlineError: SESSION_NOT_FOUND; INTERNAL where an offset is given already; REQUEST_ID_REUSED where another
+            request has just been answered under the id.
     """
     session, key = batch.session, batch.session.key
     updated = db.execute(
@@ -96,7 +102,7 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, now: float) 
         # M7: a scope that was dropped while its fold was under way takes nothing in, and the fold's record says so.
         rewrite, events = rewrite and _without_memory(rewrite), tuple(_without_memory(e) for e in events)
     elif batch.publish:
-        memory.publish(db, key, batch.publish)
+        memory.publish(db, key, batch.publish, index)
     if batch.visible is not None:
         memory.show_only(db, key, batch.visible)
     if rewrite:
@@ -190,10 +196,11 @@ def put_closed_runs(db: sqlite3.Connection, key: int, runs: Iterable[ClosedRun])
 def insert_request(db: sqlite3.Connection, tenant: str, key: int, request: StoredRequest, now: float) -> None:
     """Keeps a first answer (W2); ``key`` 0 is the tenant's own scope.
 
-    The same request may answer again: what was remembered before its fold, or of one to be measured again, is replaced.
+    The same request of a session may answer again: what was remembered before its fold, or of one to be measured again,
+    is replaced. What a tenant's own request made, it makes once.
 
     Raises:
-        FoldlineError: REQUEST_ID_REUSED where another request's answer is still remembered under the id.
+        FoldlineError: REQUEST_ID_REUSED where another answer is still remembered under the id.
     """
     record = (key, tenant, request.request_id, request.method, request.time, request.payload, request.answer)
     insert = (
@@ -205,7 +212,7 @@ def insert_request(db: sqlite3.Connection, tenant: str, key: int, request: Store
     # Deleted, not updated: ids of rows ascend with time, which is what purging goes by.
     replaced = db.execute(
         "DELETE FROM request WHERE session_key = ? AND tenant = ? AND request_id = ? "
-        "AND (time <= ? OR (method = ? AND payload = ?))",
+        "AND (time <= ? OR (session_key <> 0 AND method = ? AND payload = ?))",
         (key, tenant, request.request_id, now - REPEAT_SECONDS, request.method, request.payload),
     ).rowcount
     if not replaced:
@@ -242,7 +249,7 @@ def drop_scope(db: sqlite3.Connection, key: int) -> int:
     """
     if not db.execute("UPDATE session SET memory_dropped = 1 WHERE key = ? AND deleting = 0", (key,)).rowcount:
         raise FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there", key=key)
-    return memory.drop_entries(db, key)
+    return memory.drop(db, key)
 
 
 def _put_prepared(db: sqlite3.Connection, key: int, prepared: Prepared, now: float) -> None:

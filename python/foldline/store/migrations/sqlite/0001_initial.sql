@@ -131,11 +131,13 @@ CREATE TABLE memory_entry (
     role TEXT NOT NULL,
     byte_start INTEGER NOT NULL,
     byte_end INTEGER NOT NULL,
+    length INTEGER NOT NULL,
     call_id TEXT NOT NULL,
     create_time TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX memory_entry_by_chunk ON memory_entry (session_key, offset, chunk);
 CREATE INDEX memory_entry_visible ON memory_entry (session_key, offset, chunk, embedder) WHERE visible = 1;
+CREATE INDEX memory_entry_hidden ON memory_entry (session_key, id, length) WHERE visible = 0;
 CREATE INDEX memory_entry_by_embedder ON memory_entry (embedder, id);
 
 CREATE TABLE memory_text (
@@ -150,10 +152,20 @@ CREATE TABLE memory_vector (
     vector BLOB NOT NULL
 ) STRICT;
 
--- scope holds one token a session, so that a search walks its own session's entries only. Marks count as letters:
--- terms come whole from the projection and must not be cut again.
-CREATE VIRTUAL TABLE memory_search USING fts5 (
-    terms, context, scope,
-    content = '',
-    tokenize = "porter unicode61 categories 'L* N* Co Mn Mc'"
-);
+-- The lexical index: entries published together are a segment, named by the first of their consecutive ids.
+CREATE TABLE memory_segment (
+    session_key INTEGER NOT NULL REFERENCES session (key),
+    segment INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    PRIMARY KEY (session_key, segment)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE memory_posting (
+    session_key INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    stem TEXT NOT NULL,
+    postings BLOB NOT NULL,
+    PRIMARY KEY (session_key, segment, stem),
+    FOREIGN KEY (session_key, segment) REFERENCES memory_segment (session_key, segment)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,104 @@
+"""BM25 over the entries of one scope (M4): what an index row holds, and what a query makes of the rows.
+
+A store keeps, for each published group of entries (a segment) and each term, one row of postings; it finds them by
+session, segment and term. Counting stays within the scope, so that no session's scores depend on another's words (M1)
+and a search costs what its own scope holds. The formula is the one of SQLite's FTS5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from foldline.domain.memory import MemoryEntry
+from foldline.store.stemming import Stemmer
+
+OWN_WEIGHT, CONTEXT_WEIGHT = 4.0, 1.0
+"""How much a term counts in an entry's own text and in its context."""
+
+K1, B = 1.2, 0.75
+
+POSTING = np.dtype([("entry", "<u4"), ("own", "<u2"), ("context", "<u2"), ("length", "<u4")])
+"""One entry that holds a term: its id less the segment's first, how often in each column, and its length in terms."""
+
+_MOST = int(np.iinfo("<u2").max)
+_stemmer = Stemmer()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The index of a group of entries that are given consecutive ids; ``lengths`` are theirs in terms, in order."""
+
+    lengths: tuple[int, ...]
+    postings: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeSize:
+    """How many entries a scope shows, and how many terms they hold."""
+
+    entries: int
+    length: int
+
+
+def stems(terms: Iterable[str]) -> list[str]:
+    """Distinct stems of query terms, in order."""
+    words = [word for term in terms for word in term.split()]
+    known = _stemmer.stems(words)
+    return list(dict.fromkeys(known[word] for word in words))
+
+
+def segment(entries: Sequence[MemoryEntry]) -> Segment:
+    """Indexes entries by stem."""
+    columns = [(entry.terms.split(), entry.context.split()) for entry in entries]
+    known = _stemmer.stems({word for both in columns for words in both for word in words})
+    lengths = tuple(len(own) + len(context) for own, context in columns)
+    found: dict[str, list[tuple[int, int, int, int]]] = {}
+    for index, (own, context) in enumerate(columns):
+        in_own, in_context = Counter(known[w] for w in own), Counter(known[w] for w in context)
+        for stem in in_own.keys() | in_context.keys():
+            posting = (index, min(in_own[stem], _MOST), min(in_context[stem], _MOST), lengths[index])
+            found.setdefault(stem, []).append(posting)
+    return Segment(lengths, {stem: np.array(postings, POSTING).tobytes() for stem, postings in sorted(found.items())})
+
+
+def rank(
+    rows: Iterable[tuple[int, str, bytes]], hidden: npt.NDArray[np.int64], size: ScopeSize
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Scores the entries of a query's posting rows.
+
+    Args:
+        rows: (segment's first id, stem, postings).
+        hidden: ids of entries that the scope does not show.
+        size: of what it shows.
+
+    Returns:
+        Ids, ascending, and their scores, all over 0.
+    """
+    by_stem: dict[str, list[tuple[int, bytes]]] = {}
+    for first, stem, postings in rows:
+        by_stem.setdefault(stem, []).append((first, postings))
+    ids: list[npt.NDArray[np.int64]] = []
+    scores: list[npt.NDArray[np.float64]] = []
+    mean = size.length / size.entries if size.entries else 1.0
+    for parts in by_stem.values():
+        held = np.frombuffer(b"".join(data for _, data in parts), POSTING)
+        firsts = np.repeat([first for first, _ in parts], [len(data) // POSTING.itemsize for _, data in parts])
+        entries = (firsts + held["entry"]).astype(np.int64, copy=False)
+        if len(hidden):
+            shown = ~np.isin(entries, hidden)
+            held, entries = held[shown], entries[shown]
+        rarity = np.log((size.entries - len(entries) + 0.5) / (len(entries) + 0.5))
+        frequency = OWN_WEIGHT * held["own"] + CONTEXT_WEIGHT * held["context"]
+        norm = K1 * (1 - B + B * held["length"] / mean)
+        ids.append(entries)
+        # A term that most entries hold still counts as a match, only for next to nothing.
+        scores.append(max(rarity, 1e-6) * frequency * (K1 + 1) / (frequency + norm))
+    if not ids:
+        return np.empty(0, np.int64), np.empty(0)
+    distinct, positions = np.unique(np.concatenate(ids), return_inverse=True)
+    return distinct, np.bincount(positions, np.concatenate(scores), len(distinct)).astype(np.float64, copy=False)
