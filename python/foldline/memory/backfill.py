@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
 import structlog
 
 from foldline.domain.errors import FoldlineError
 from foldline.domain.ports import Embedder, Store
+from foldline.memory.index import is_unit
 
 BATCH = 16
 """Entries a write: a restart repeats at most these, and the write lock is held for less than a millisecond."""
@@ -75,6 +75,7 @@ class Backfill:
 
     def start(self) -> None:
         self._stopping = False
+        self.wake()
         self._thread = threading.Thread(target=self._run, name="memory-backfill", daemon=True)
         self._thread.start()
 
@@ -103,8 +104,6 @@ class Backfill:
             self._thread = None
 
     def _run(self) -> None:
-        if self._store.pending_vectors("", 1):
-            self.wake()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or self._asked > self._done)
@@ -112,9 +111,7 @@ class Backfill:
             if self._stopping:
                 return
             try:
-                embedder = self._holder.load()
-                while embedder and not self._stopping and self._step(embedder):
-                    pass
+                self._drain()
             except Exception as error:
                 log.warning("memory backfill paused", retry_seconds=RETRY_SECONDS, exc_info=error)
                 self._pause(asked)
@@ -122,6 +119,14 @@ class Backfill:
                 with self._changed:
                     self._done = asked
                     self._changed.notify_all()
+
+    def _drain(self) -> None:
+        # Nothing at all is stored: the embedder can wait, and the memory it takes.
+        if self._holder.embedder is None and not self._store.pending_vectors("", 1):
+            return
+        embedder = self._holder.load()
+        while embedder and not self._stopping and self._step(embedder):
+            pass
 
     def _pause(self, asked: int) -> None:
         """Waits before another try, unless somebody asks again."""
@@ -148,19 +153,10 @@ class Backfill:
         """The vector of a text; empty, which quarantines the entry (M9), when only this text cannot be embedded."""
         try:
             vector = embedder.embed([text])[0]
-            if usable(vector, embedder.width):
+            if is_unit(vector, embedder.width):
                 return vector
             log.warning(QUARANTINED, session=key, entry=entry_id, vector_bytes=len(vector), width=embedder.width)
         except Exception as error:
             embedder.embed([PROBE])
             log.warning(QUARANTINED, session=key, entry=entry_id, exc_info=error)
         return b""
-
-
-def usable(vector: bytes, width: int) -> bool:
-    """Whether bytes are a unit vector of ``width`` float32."""
-    if len(vector) != width * 4:
-        return False
-    with np.errstate(all="ignore"):
-        numbers = np.frombuffer(vector, "<f4")
-        return bool(abs(float(numbers @ numbers) - 1) < 0.01)

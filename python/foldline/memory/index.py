@@ -110,13 +110,22 @@ def _place(
     embedded: npt.NDArray[np.bool_],
 ) -> None:
     """Puts stored vectors in their rows; one of the wrong width or length stays out and fails nothing (M9)."""
-    size = matrix.shape[1] * 4
-    usable = [(positions[i], vector) for i, vector in found if len(vector) == size and i in positions]
-    if not usable:
+    found = [(positions[i], vector) for i, vector in found if i in positions and len(vector) == matrix.shape[1] * 4]
+    if not found:
         return
-    rows = np.array([row for row, _ in usable])
-    vectors = np.frombuffer(b"".join(vector for _, vector in usable), "<f4").reshape(len(usable), matrix.shape[1])
-    with np.errstate(all="ignore"):
-        unit = np.abs(np.einsum("ij,ij->i", vectors, vectors) - 1) < _UNIT_TOLERANCE
+    rows = np.array([row for row, _ in found])
+    vectors = np.frombuffer(b"".join(vector for _, vector in found), "<f4").reshape(len(found), matrix.shape[1])
+    unit = _units(vectors)
     matrix[rows[unit]] = vectors[unit]
     embedded[rows[unit]] = True
+
+
+def _units(vectors: Floats) -> npt.NDArray[np.bool_]:
+    with np.errstate(all="ignore"):
+        unit: npt.NDArray[np.bool_] = np.abs(np.einsum("ij,ij->i", vectors, vectors) - 1) < _UNIT_TOLERANCE
+    return unit
+
+
+def is_unit(vector: bytes, width: int) -> bool:
+    """Whether bytes are a unit vector of ``width`` float32."""
+    return len(vector) == width * 4 > 0 and bool(_units(np.frombuffer(vector, "<f4").reshape(1, width))[0])

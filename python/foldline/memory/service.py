@@ -13,7 +13,7 @@ from foldline.domain.rows import Row, RowBody
 from foldline.domain.session import Session
 from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
-from foldline.memory.index import Scope, ScopeCache
+from foldline.memory.index import Scope, ScopeCache, is_unit
 from foldline.memory.ranking import Floats, fuse, lexical_part
 from foldline.memory.search import Ranked, check, collect
 from foldline.memory.terms import coverage, query_terms
@@ -62,6 +62,16 @@ class MemoryService:
         """Waits until what is pending now has been embedded or given up; False if that takes longer."""
         return self._backfill.settle(seconds)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of vectors held in memory."""
+        return self._cache.held
+
+    def counts(self, key: int) -> tuple[int, int]:
+        """(entries that search can show, of these without a vector of the current embedder)."""
+        embedder = self._holder.embedder
+        return self._store.memory_count(key, embedder.identity if embedder else "")
+
     def row_text(self, body: RowBody) -> str:
         return text.row_text(body)
 
@@ -80,13 +90,10 @@ class MemoryService:
         if not self._store.memory_count(session.key, "")[0]:
             return MemoryAnswer(())
         embedder, problem = self._embedder()
-        question: Floats | None = None
+        question = None
         if embedder:
-            try:
-                question = np.frombuffer(embedder.embed([query.text])[0], "<f4")
-            except Exception as error:
-                problem = "the query could not be embedded"
-                log.warning("query not embedded", exc_info=error)
+            question = _question(embedder, query.text)
+            problem = problem if question is not None else "the query could not be embedded"
         with self._store.snapshot() as reads:
             identity, width = (embedder.identity, embedder.width) if embedder else ("", 0)
             scope = self._cache.get(reads, session, identity, width)
@@ -101,6 +108,17 @@ class MemoryService:
             self._backfill.wake()
             embedder = self._holder.wait(LOAD_WAIT)
         return embedder, "" if embedder else self._holder.problem or "the embedder is not loaded yet"
+
+
+def _question(embedder: Embedder, text: str) -> Floats | None:
+    try:
+        vector = embedder.embed([text])[0]
+        if is_unit(vector, embedder.width):
+            return np.frombuffer(vector, "<f4")
+        log.warning("query not embedded", vector_bytes=len(vector), width=embedder.width)
+    except Exception as error:
+        log.warning("query not embedded", exc_info=error)
+    return None
 
 
 def _rank(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, question: Floats | None) -> Iterator[Ranked]:
