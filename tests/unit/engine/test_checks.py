@@ -1,0 +1,341 @@
+"""V1-V7, V9: each check rejects what it names, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from notation import snapshot
+from strategies import limits
+
+from foldline.domain.enums import RowKind, SummarySource
+from foldline.domain.folding import CheckFailure, FoldPlan, RowFacts, Snapshot, to_ranges
+from foldline.domain.policy import Policy, Retention, Summary
+from foldline.engine.checks import Candidate, appends_only, check
+from foldline.engine.planning import PlanInputs, plan
+from foldline.engine.structure import analyze
+
+HEADED = "\n\n".join(
+    f"## {title}\nnone"
+    for title in (
+        "Goals and constraints",
+        "Decisions and rationale",
+        "Actions and results",
+        "Errors and resolutions",
+        "Open questions and next steps",
+        "Technical details",
+    )
+)
+POLICY = Policy(retention=Retention(1, 0), summary=Summary(appendix_tokens=50, ledger_tokens=80))
+LIMITS = limits(8_000)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rewrite on its way to ``check``; every field can be tampered with."""
+
+    before: Snapshot
+    after: tuple[RowFacts, ...]
+    candidate: Candidate
+    forced: bool = False
+    planned: tuple[Snapshot, FoldPlan] | None = None
+
+    def failures(self) -> tuple[CheckFailure, ...]:
+        return check(
+            self.before,
+            self.after,
+            self.candidate,
+            POLICY,
+            LIMITS,
+            forced=self.forced,
+            planned=self.planned,
+        )
+
+    def rules(self) -> set[str]:
+        return {f.rule for f in self.failures()}
+
+
+def sound(
+    words: str = "S U A(c1,c2) R(c1) R(c2) A U A",
+    *,
+    in_run: bool = False,
+    forced: bool = False,
+    **snap: object,
+) -> Case:
+    """A case that the checks accept, as planned."""
+    before = snapshot(words, **snap)  # type: ignore[arg-type]
+    found = plan(before, analyze(before), PlanInputs(POLICY, LIMITS, in_run=in_run, forced=forced), {})
+    assert found is not None
+    return case(before, found, forced=forced)
+
+
+def case(before: Snapshot, found: FoldPlan, *, forced: bool = False) -> Case:
+    """The rewrite that a plan makes, with a short summary."""
+    offset = len(before.rows) + 100
+    summary = RowFacts(offset, RowKind.COMPACTION_SUMMARY, 40, 160, summary_of_run=found.covers_run)
+    rows = {r.offset: r for r in before.rows} | {offset: summary}
+    order = list(found.retain)
+    at = len(order) if found.insert_before is None else order.index(found.insert_before)
+    after = tuple(rows[o] for o in (*order[:at], offset, *order[at:]))
+    candidate = Candidate(
+        found,
+        summary,
+        HEADED,
+        SummarySource.PROVIDER,
+        prose_tokens=40,
+        discarded=to_ranges(found.discard),
+        digest="aa",
+    )
+    return Case(before, after, candidate, forced)
+
+
+def replan(base: Case, **changes: object) -> Case:
+    """The same case under another plan, carried through to list and record."""
+    changed = replace(base.candidate.plan, **changes)  # type: ignore[arg-type]
+    return case(base.before, changed, forced=base.forced)
+
+
+def moved(base: Case, *offsets: int) -> Case:
+    """The case with rows moved between discarded and retained, record included."""
+    gone = set(base.candidate.plan.discard).symmetric_difference(offsets)
+    order = [r.offset for r in base.before.rows]
+    retain = tuple(o for o in order if o not in gone)
+    before = base.candidate.plan.insert_before
+    if not base.candidate.plan.covers_run:
+        first = min(o for o in gone if base.before.rows[o - 1].kind != RowKind.SYSTEM)
+        before = next((o for o in retain if o > first), None)
+    elif before not in retain:
+        before = next((o for o in retain if before is not None and o > before), None)
+    return replan(
+        base, discard=tuple(o for o in order if o in gone), retain=retain, insert_before=before
+    )
+
+
+def said(base: Case, **changes: object) -> Case:
+    return replace(base, candidate=replace(base.candidate, **changes))  # type: ignore[arg-type]
+
+
+SOUND = [
+    ("whole", sound()),
+    ("a provider's summary", said(sound(), source=SummarySource.PROVIDER)),
+    ("an extractive one has headings of its own", said(sound(), source=SummarySource.EXTRACTIVE, text="words")),
+    ("whole checks of a run", sound("S U A U A U", run="r", request=(6,))),
+    ("stage 1", sound("S U A U A(c1) R(c1) A", in_run=True, run="r", request=(4,))),
+    ("stage 2", sound("U A(c1) R(c1) U A(c2) R(c2)", in_run=True, run="r", request=(1,))),
+    (
+        "forced, continued run",
+        sound("U@r1 A(c1)@r1 R(c1)@r1", forced=True, run="r2", request=(1,), continues="r1"),
+    ),
+    ("a place moved before a unit", sound("A(c1)! N R(c1) U A U A")),
+    ("injected context, paused rows", sound("S I U A@r^ N A@r> I U A@s U A@t")),
+]
+
+
+@pytest.mark.parametrize(("what", "base"), SOUND, ids=[s[0] for s in SOUND])
+def test_accepts(what: str, base: Case) -> None:
+    assert base.failures() == ()
+
+
+def swap(base: Case, i: int, j: int) -> Case:
+    after = list(base.after)
+    after[i], after[j] = after[j], after[i]
+    return replace(base, after=tuple(after))
+
+
+def place(base: Case, index: int) -> Case:
+    rest = [r for r in base.after if r.offset != base.candidate.summary.offset]
+    rest.insert(index, base.candidate.summary)
+    return replace(base, after=tuple(rest))
+
+
+def alter(base: Case, index: int, **changes: object) -> Case:
+    after = list(base.after)
+    after[index] = replace(after[index], **changes)  # type: ignore[arg-type]
+    return replace(base, after=tuple(after))
+
+
+def only_system_and_summaries() -> Case:
+    before = snapshot("S K U A")
+    base = plan(before, analyze(before), PlanInputs(Policy(retention=Retention(0, 0)), LIMITS), {})
+    assert base is not None
+    return case(before, replace(base, discard=(2,), retain=(1, 3, 4), insert_before=3))
+
+
+def record_of(base: Case, *offsets: int) -> Case:
+    return said(base, discarded=to_ranges(offsets))
+
+
+RUN = sound("S U A U A(c1) R(c1) A(c2) R(c2)", in_run=True, run="r", request=(4,))
+ROUNDS = sound("U N A(c1) R(c1) U A(c2) R(c2)", in_run=True, run="r", request=(1, 2))
+
+REJECTED: list[tuple[str, str, Callable[[], Case]]] = [
+    # (rule, what, the case)
+    ("V1", "a row neither retained nor discarded", lambda: _unplanned(sound(), 8)),
+    ("V1", "a row both", lambda: said(sound(), plan=replace(sound().candidate.plan, retain=(1, 6, 7, 8)))),
+    ("V1", "nothing but a summary", only_system_and_summaries),
+    ("V1", "an offset that is not active", lambda: _with_plan(sound(), retain=(1, 7, 8, 99))),
+    ("V1", "an offset twice", lambda: _with_plan(sound(), retain=(1, 7, 8, 8))),
+    ("V2", "retained rows in another order", lambda: swap(sound(), 2, 3)),
+    ("V2", "a retained row with another body", lambda: alter(sound(), 3, digest=b"other")),
+    ("V2", "a retained row of another kind", lambda: alter(sound(), 3, kind=RowKind.NOTICE)),
+    ("V2", "a retained row twice", lambda: replace(sound(), after=(*sound().after, sound().after[-1]))),
+    ("V3", "before a leading system row", lambda: place(sound(), 0)),
+    ("V3", "at the end", lambda: place(sound(), 3)),
+    ("V3", "inside a unit", lambda: place(sound("A(c1)! N R(c1) U A U A"), 1)),
+    ("V3", "stage 1 behind the request", lambda: place(RUN, 2)),
+    ("V3", "stage 2 before the request", lambda: place(ROUNDS, 0)),
+    ("V3", "stage 2 inside the request", lambda: place(ROUNDS, 1)),
+    ("V3", "stage 2 behind the newest round", lambda: place(ROUNDS, 5)),
+    ("V3", "two new rows", lambda: replace(sound(), after=(*sound().after, _row(200)))),
+    ("V3", "no new row", lambda: replace(sound(), after=tuple(r for r in sound().after if r.offset < 100))),
+    ("V3", "a new row that is no summary", lambda: alter(sound(), 1, kind=RowKind.USER)),
+    ("V3", "a native item of a written summary", lambda: alter(sound(), 1, kind=RowKind.PROVIDER_COMPACTION)),
+    ("V4", "a result without its call", lambda: moved(sound("U A U A(c1) R(c1) U A"), 5)),
+    ("V4", "half a batch", lambda: moved(sound(), 4)),
+    ("V4", "a user row without its injected context", lambda: moved(sound("I U A U A"), 2)),
+    ("V4", "half of a paused message", lambda: moved(sound("U@r A@r^ A@r U@s A@s"), 3)),
+    ("V5", "a current system row", lambda: moved(sound(), 1)),
+    ("V5", "a pin", lambda: moved(sound("U A U! A U A"), 3)),
+    ("V5", "the unit of a pin", lambda: moved(sound("A(c1)! R(c1) U A U A"), 1, 2)),
+    ("V5", "the request", lambda: moved(RUN, 4)),
+    ("V5", "the request between runs of a whole check", lambda: moved(sound("U A U A U N", run="r", request=(5, 6)), 6)),
+    ("V5", "the newest round", lambda: moved(RUN, 7, 8)),
+    ("V5", "a notice of the newest round", lambda: moved(sound("U A A N", in_run=True, run="r", request=(1,)), 4)),
+    ("V5", "a user row of the run", lambda: moved(ROUNDS, 5)),
+    ("V5", "a result not yet carried, with its call", lambda: _uncarried()),
+    ("V5", "a trailing row of no run", lambda: moved(sound("U A U A U", prepared=4), 5)),
+    ("V6", "blank", lambda: said(sound(), text=" \n")),
+    ("V6", "not finished", lambda: said(sound(), complete=False)),
+    ("V6", "over the budget", lambda: said(sound(), prose_tokens=2_001)),
+    ("V6", "an appendix over its own", lambda: said(sound(), appendix_tokens=51)),
+    ("V6", "a ledger over its own", lambda: said(sound(), ledger_tokens=81)),
+    ("V6", "a provider's without a heading", lambda: said(sound(), text=HEADED.replace("## Decisions", "Decisions"))),
+    ("V6", "reasoning", lambda: said(sound(), text=HEADED + "\n<think>so</think>")),
+    ("V6", "tool protocol", lambda: said(sound(), text=HEADED + '\n<invoke name="read"></invoke>')),
+    ("V6", "not smaller", lambda: alter(sound(), 1, tokens=500)),
+    ("V7", "ranges of other rows", lambda: record_of(sound(), 2, 3)),
+    ("V7", "no digest", lambda: said(sound(), digest="")),
+    ("V9", "an edit since the snapshot", lambda: _edited(sound())),
+]
+
+
+def _row(offset: int) -> RowFacts:
+    return RowFacts(offset, RowKind.COMPACTION_SUMMARY, 1, 1)
+
+
+def _with_plan(base: Case, **changes: object) -> Case:
+    return said(base, plan=replace(base.candidate.plan, **changes))  # type: ignore[arg-type]
+
+
+def _unplanned(base: Case, offset: int) -> Case:
+    retain = tuple(o for o in base.candidate.plan.retain if o != offset)
+    return _with_plan(base, retain=retain)
+
+
+def _uncarried() -> Case:
+    base = sound("U@r A@r U@r A(c1)@r R(c1)@r U@s A@s", carried=4)
+    assert {4, 5} <= set(base.candidate.plan.retain)
+    return moved(base, 4, 5)
+
+
+def _edited(base: Case) -> Case:
+    then = replace(base.before, rows=tuple(r for r in base.before.rows if r.offset != 3))
+    return replace(base, planned=(then, base.candidate.plan))
+
+
+@pytest.mark.parametrize(("rule", "what", "build"), REJECTED, ids=[f"{r[0]}: {r[1]}" for r in REJECTED])
+def test_rejects(rule: str, what: str, build: Callable[[], Case]) -> None:
+    built = build()
+    assert built.rules() == {rule}, built.failures()
+
+
+def test_every_rule_is_rejected_somewhere() -> None:
+    assert {r[0] for r in REJECTED} == {"V1", "V2", "V3", "V4", "V5", "V6", "V7", "V9"}
+
+
+def test_v3_a_native_fold_adds_its_item_and_no_text_is_read() -> None:
+    """V6: the text checks do not apply to native folds."""
+    base = said(sound(), source=SummarySource.NATIVE, text="", complete=False, prose_tokens=99_999)
+    native = replace(base.candidate.summary, kind=RowKind.PROVIDER_COMPACTION)
+    base = alter(said(base, summary=native), 1, kind=RowKind.PROVIDER_COMPACTION)
+    assert base.failures() == ()
+
+
+def test_v3_a_summary_of_a_closed_run_stands_where_its_plan_put_it() -> None:
+    """A5."""
+    closed = replace(ROUNDS, before=replace(ROUNDS.before, open_run=None))
+    assert closed.failures() == ()
+    assert place(closed, 0).rules() == {"V3"}
+
+
+def test_v5_the_forced_fold_of_a_continued_run_takes_the_newest_round_only_where_it_is_forced() -> None:
+    forced = sound("U@r1 A(c1)@r1 R(c1)@r1", forced=True, run="r2", request=(1,), continues="r1")
+    assert forced.failures() == ()
+    assert replace(forced, forced=False).rules() == {"V5"}
+
+
+def test_v6_the_budget_is_judged_by_what_stayed_when_it_was_planned() -> None:
+    """V9: what was appended since takes no room from a summary that was already asked for."""
+    base = sound("U=3000 A=3000 U A")
+    long = said(base, prose_tokens=1_900)
+    assert long.failures() == ()
+    grown = replace(base.before, rows=(*base.before.rows, replace(_row(50), kind=RowKind.USER, tokens=7_600)))
+    plan_now = replace(base.candidate.plan, retain=(*base.candidate.plan.retain, 50))
+    appended = replace(
+        said(long, plan=plan_now), before=grown, after=(*base.after, grown.rows[-1])
+    )
+    assert appended.rules() == {"V6"}
+    assert replace(appended, planned=(base.before, base.candidate.plan)).failures() == ()
+
+
+TEXTS = [
+    # (text, source, rejected)
+    ('{"name": "read", "arguments": {}}', SummarySource.EXTRACTIVE, True),
+    ('```json\n{"tool": "read", "input": {}}\n```', SummarySource.EXTRACTIVE, True),
+    ('[{"type": "tool_use", "id": "x"}]', SummarySource.CURATOR, True),
+    ('{"tool_calls": []}', SummarySource.CURATOR, True),
+    ('{"goal": "ship", "state": "done"}', SummarySource.CURATOR, False),
+    ("[1] the first, [2] the second", SummarySource.CURATOR, False),
+    ("He wrote `<think>` into the template.", SummarySource.CURATOR, False),
+    ("```\n<tool_call>\n```\nis what it sent", SummarySource.CURATOR, False),
+    ("<thinking>first</thinking> then", SummarySource.CURATOR, True),
+    ("</think> the rest", SummarySource.EXTRACTIVE, True),
+    ("<tool_call>{}</tool_call>", SummarySource.COMPACTOR, True),
+    ("<|channel|>analysis", SummarySource.CURATOR, True),
+    ("[TOOL_CALLS] read", SummarySource.CURATOR, True),
+    ("a < b and b > c, x <- y", SummarySource.CURATOR, False),
+    ("plain words", SummarySource.PROVIDER, True),
+    (HEADED, SummarySource.PROVIDER, False),
+    (HEADED.replace("## ", "**").replace("\nnone", "**\nnone"), SummarySource.PROVIDER, False),
+    ("\n\n".join(reversed(HEADED.split("\n\n"))), SummarySource.PROVIDER, True),
+    (HEADED.upper(), SummarySource.PROVIDER, False),
+]
+
+
+@pytest.mark.parametrize(("text", "source", "rejected"), TEXTS)
+def test_v6_text(text: str, source: SummarySource, rejected: bool) -> None:
+    assert (said(sound(), text=text, source=source).rules() == {"V6"}) is rejected
+
+
+APPENDS = [
+    ("nothing", "S U A", "S U A", True),
+    ("rows at the end", "S U A", "S U A U", True),
+    ("a row gone", "S U A", "S U", False),
+]
+
+
+@pytest.mark.parametrize(("what", "then", "now", "only"), APPENDS, ids=[a[0] for a in APPENDS])
+def test_v9_appends_only(what: str, then: str, now: str, only: bool) -> None:
+    assert appends_only(snapshot(then), snapshot(now)) is only
+
+
+def test_v9_a_keyed_system_row_may_stand_at_its_inherited_place() -> None:
+    then = snapshot("S U A")
+    first = replace(then.rows[0], system_key="k")
+    then = replace(then, rows=(first, *then.rows[1:]))
+    version = replace(first, offset=9, digest=b"9")
+    old = replace(first, superseded=True)
+    assert appends_only(then, replace(then, rows=(old, version, *then.rows[1:])))
+    other = replace(version, system_key="other")
+    assert not appends_only(then, replace(then, rows=(old, other, *then.rows[1:])))
