@@ -142,9 +142,10 @@ def _axis(sizes: list[int], budget: int, smallest: int, before: int | None) -> _
 def _head_bytes(tokens: int | None, before: Share, encoding: str, factor: float) -> int | None:
     if tokens is None or encoding:
         return None
-    if tokens == before.tokens and before.head_bytes is not None:
-        return before.head_bytes
-    return int(tokens * factor) * BYTES_A_TOKEN
+    head = int(tokens * factor) * BYTES_A_TOKEN
+    if before.head_bytes is None:
+        return head
+    return before.head_bytes if tokens == before.tokens else min(before.head_bytes, head)
 
 
 def _at_most(size: int, share: int | None) -> int:

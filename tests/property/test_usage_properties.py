@@ -1,0 +1,81 @@
+"""4.3, 4.4: whatever a provider, or something in between, sends."""
+
+from typing import Any
+
+from foldline.domain.enums import Format, ModelType, RefusalKind
+from foldline.engine.refusals import classify
+from foldline.engine.usage import from_response, normalize
+from hypothesis import given
+from hypothesis import strategies as st
+
+KEYS = [
+    "prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_read_input_tokens",
+    "cache_creation_input_tokens", "promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount",
+    "cachedContentTokenCount", "inputTokens", "cacheReadInputTokens", "prompt_n", "cache_n", "prompt_eval_count",
+    "prompt_tokens_details", "input_tokens_details", "server_tool_use", "iterations", "requests", "type",
+    "cached_tokens", "usage", "usageMetadata", "timings", "output",
+]  # fmt: skip
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-10, 10**12) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["message", "compaction", "12", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)  # fmt: skip
+objects = st.dictionaries(st.sampled_from(KEYS), values, max_size=8)
+
+
+@given(st.sampled_from(ModelType), objects)
+def test_4_3_any_object_gives_counts_or_says_that_there_are_none(model_type: ModelType, raw: dict[str, Any]) -> None:
+    found = normalize(model_type, raw)
+    usage = found.usage
+    assert found.missing == (not usage.input_tokens)
+    for count in (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens):
+        assert count is None or count >= 0
+
+
+@given(st.sampled_from(Format), st.sampled_from(ModelType), objects)
+def test_4_3_any_body_is_read_without_a_failure(shape: Format, model_type: ModelType, body: dict[str, Any]) -> None:
+    from_response(shape, body, model_type)
+
+
+@given(
+    st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**4)
+)
+def test_4_3_cached_tokens_occupy_the_window_once(fresh: int, read: int, written: int, output: int) -> None:
+    """XE1, XE4: one call, in the shapes of five providers, is one count."""
+    total = fresh + read + written
+    shapes: list[tuple[ModelType, dict[str, Any]]] = [
+        (ModelType.OPENAI, {"prompt_tokens": total, "completion_tokens": output,
+                            "prompt_tokens_details": {"cached_tokens": read}}),
+        (ModelType.OPENAI, {"input_tokens": total, "output_tokens": output,
+                            "input_tokens_details": {"cached_tokens": read}}),
+        (ModelType.ANTHROPIC, {"input_tokens": fresh, "cache_read_input_tokens": read,
+                               "cache_creation_input_tokens": written, "output_tokens": output}),
+        (ModelType.GOOGLE, {"promptTokenCount": total, "cachedContentTokenCount": read,
+                            "candidatesTokenCount": output}),
+        (ModelType.OTHER, {"inputTokens": fresh, "cacheReadInputTokens": read, "cacheWriteInputTokens": written,
+                           "outputTokens": output}),
+        (ModelType.OPENAI, {"prompt_n": fresh + written, "cache_n": read, "predicted_n": output}),
+    ]  # fmt: skip
+    for model_type, raw in shapes:
+        usage = normalize(model_type, raw).usage
+        assert (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens) == (total, output, read)
+
+
+@given(st.sampled_from([0, 200, 400, 401, 413, 422, 429, 500, 503]), st.binary(max_size=400))
+def test_4_4_any_body_is_classified(status: int, body: bytes) -> None:
+    found = classify(status, body)
+    assert found.named_tokens is None or found.kind == RefusalKind.CONTEXT_EXCEEDED
+
+
+RATES = ["rate limit reached", "tokens per minute (TPM): Limit 60", "Too many tokens, please wait", "Too Many Requests"]
+SIZES = ["prompt is too long: 9 tokens > 8 maximum", "context_length_exceeded", "request too large"]
+
+
+@given(st.permutations([*RATES[:1], *SIZES[:2]]), st.sampled_from(RATES), st.sampled_from(SIZES), st.booleans())
+def test_4_4_words_of_a_rate_limit_win_over_words_of_size(
+    around: list[str], rate: str, size: str, first: bool
+) -> None:
+    text = " ".join([rate, size] if first else [size, rate])
+    for status in (0, 200, 400, 413, 429, 500):
+        assert classify(status, f"{text} {' '.join(around)}".encode()).kind == RefusalKind.RATE_LIMITED
