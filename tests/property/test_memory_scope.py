@@ -74,11 +74,10 @@ class Scopes(RuleBasedStateMachine):
         allowed = {offset for offset in self.shown[name] if role is None or offset % 2}
         assert set(found) <= allowed
         assert len(found) == len(set(found))
-        assert all(
-            hit.entry.text == f"{name}{hit.entry.offset} {self.said[name][hit.entry.offset]}" for hit in answer.hits
-        )
+        assert all(hit.entry.text.startswith(f"{name}{hit.entry.offset} ") for hit in answer.hits)
         matching = {offset for offset in allowed if self.said[name][offset] == word}
-        assert len(matching & set(found)) == min(len(matching), 20), "every match stands among twenty of few entries"
+        if len(allowed) <= 20:
+            assert matching <= set(found)
 
     @invariant()
     def counts_agree(self) -> None:
