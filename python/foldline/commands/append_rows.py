@@ -52,9 +52,7 @@ def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
         imported = sum(1 for r in draft.rows if r.kind == RowKind.ASSISTANT)
         if imported and draft.session.last_prepared is None:
             record = draft.session.cadence
-            draft.session = replace(
-                draft.session, cadence=replace(record, boundaries=record.boundaries + imported)
-            )
+            draft.session = replace(draft.session, cadence=replace(record, boundaries=record.boundaries + imported))
         answer = Appended(draft.session.revision, first, last, (*warnings, *draft.warnings))
         draft.commit(remember(services, caller, append.request_id, answer))
         return answer

@@ -64,7 +64,9 @@ def pressure_of(
     exact = Exact(tokens=shape.input_tokens, bytes=shape.body_bytes)
     measured = measurement(services, draft, shape, tools, exact, manual=manual)
     report = measure(measured, session.cadence, limits)
-    decision = cadence.decide(report, session.cadence, policy, now=services.clock(), boundary=session.cadence.boundaries)
+    decision = cadence.decide(
+        report, session.cadence, policy, now=services.clock(), boundary=session.cadence.boundaries
+    )
     return Pressure(session.revision, decision, policy, limits, tools)
 
 

@@ -43,8 +43,8 @@ def compact_session(
     """Folds now, whatever the measures and the cadence say; a running fold is waited for first (L2).
 
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes before a running fold
-            ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks. The transcript is then as it was.
+        FoldlineError: SESSION_NOT_FOUND, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes before a running
+            fold ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks. The transcript is then as it was.
     """
     with services.sessions.use(caller.tenant, compact.session_id) as live:
         while True:

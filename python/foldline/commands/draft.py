@@ -21,7 +21,9 @@ REVISION_KINDS = {kind: number for number, kind in enumerate(RevisionKind)}
 """The kind byte of the digest chain."""
 
 
-def measured(services: Services, session: Session, rows: Sequence[Row], revision: int, places: Mapping[int, int]) -> list[StoredRow]:
+def measured(
+    services: Services, session: Session, rows: Sequence[Row], revision: int, places: Mapping[int, int]
+) -> list[StoredRow]:
     """Encodes and measures rows, once, in one call (4.5)."""
     bodies = [encode_body(r.body) for r in rows]
     sizes = _core.measure_rows(bodies, services.encoding(session.model))
@@ -85,7 +87,11 @@ class Draft:
         self.session = replace(
             accepted.session,
             revision=revision,
-            digest=chained(before.digest, RevisionKind.APPEND, _core.digest_rows([r.offset for r in stored], [r.body for r in stored])),
+            digest=chained(
+                before.digest,
+                RevisionKind.APPEND,
+                _core.digest_rows([r.offset for r in stored], [r.body for r in stored]),
+            ),
             pinned_tokens=before.pinned_tokens + sum(r.tokens for r in stored if r.pinned),
             media_tokens=before.media_tokens + media_tokens(r.body for r in accepted.rows),
         )
@@ -102,9 +108,7 @@ class Draft:
 
     def _supersede(self, offsets: Sequence[int]) -> None:
         fresh = {r.offset: (r.tokens, r.bytes) for r in self.rows}
-        gone = tuple(
-            SupersededRow(offset, *(fresh.get(offset) or self.live.size_of([offset]))) for offset in offsets
-        )
+        gone = tuple(SupersededRow(offset, *(fresh.get(offset) or self.live.size_of([offset]))) for offset in offsets)
         self.session = replace(self.session, superseded=self.session.superseded + gone)
 
     def pin(self, changes: Sequence[tuple[int, bool]]) -> None:
@@ -209,6 +213,3 @@ def mismatch(expected: int, actual: int) -> FoldlineError:
 def chained(parent: str, kind: RevisionKind, *payload: bytes) -> str:
     """Head of the digest chain after a revision: hex of SHA-256, see ``_core.chain``."""
     return _core.chain(bytes.fromhex(parent) or bytes(32), REVISION_KINDS[kind], list(payload)).hex()
-
-
-

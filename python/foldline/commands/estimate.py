@@ -63,6 +63,8 @@ def normalize_usage(services: Services, model: ModelRef, usage_json: bytes) -> N
     try:
         raw = msgspec.json.decode(usage_json, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise FoldlineError(Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json") from error
+        raise FoldlineError(
+            Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
+        ) from error
     info = services.catalog.lookup(model)
     return normalize(info.type, raw, info.prices)

@@ -10,7 +10,9 @@ from foldline.domain.events import Event
 PAGE = 256
 
 
-def list_events(services: Services, caller: Caller, session_id: str, after: int, limit: int) -> tuple[list[Event], bool]:
+def list_events(
+    services: Services, caller: Caller, session_id: str, after: int, limit: int
+) -> tuple[list[Event], bool]:
     """Events with a number above ``after``, and whether more follow.
 
     Raises:
@@ -24,7 +26,12 @@ def list_events(services: Services, caller: Caller, session_id: str, after: int,
 
 
 def watch_events(
-    services: Services, caller: Caller, session_id: str, after: int, is_active: Callable[[], bool], heartbeat: float = 15.0
+    services: Services,
+    caller: Caller,
+    session_id: str,
+    after: int,
+    is_active: Callable[[], bool],
+    heartbeat: float = 15.0,
 ) -> Iterator[Event | None]:
     """Every event after ``after``, in order, then those to come; None after ``heartbeat`` seconds without one.
 

@@ -84,7 +84,9 @@ class _Attempt:
     session: Session
 
 
-def run_fold(services: Services, live: LiveSession, request: FoldRequest, *, wait: Callable[[], float | None]) -> FoldOutcome:
+def run_fold(
+    services: Services, live: LiveSession, request: FoldRequest, *, wait: Callable[[], float | None]
+) -> FoldOutcome:
     """Plans, writes, proves and commits a fold. Called without the session's lock.
 
     Args:
@@ -136,7 +138,13 @@ def _begin(services: Services, live: LiveSession, request: FoldRequest) -> _Atte
         draft.session = replace(session, cadence=cadence.nothing_to_fold(session.cadence))
         return _skip(draft, decision, SkipReason.NOTHING_TO_FOLD)
     vetoed = cadence.veto(
-        planned, decision, session.cadence, request.policy, request.limits, tools_tokens=request.tools_tokens, now=draft.now
+        planned,
+        decision,
+        session.cadence,
+        request.policy,
+        request.limits,
+        tools_tokens=request.tools_tokens,
+        now=draft.now,
     )
     if vetoed is not None:
         return _skip(draft, decision, vetoed)
@@ -150,12 +158,20 @@ def _begin(services: Services, live: LiveSession, request: FoldRequest) -> _Atte
     draft.event(
         EventKind.COMPACTION_STARTED, fold_id=fold.fold_id, trigger=trigger, signals=decision.signals,
         source=SummarySource.EXTRACTIVE, run_id=session.open_run.run_id if session.open_run else "",
+        rows=len(planned.source_rows), tokens=planned.transcript_tokens, bytes=draft.size()[1],
     )  # fmt: skip
     draft.commit()
     live.fold = fold
     request.progress("planned", len(planned.discard), len(planned.discard) + len(planned.retain))
     return _Attempt(
-        fold, snapshot, planned, {r.offset: r for r in rows}, {r.offset: r for r in stored}, boundary, started, live.session
+        fold,
+        snapshot,
+        planned,
+        {r.offset: r for r in rows},
+        {r.offset: r for r in stored},
+        boundary,
+        started,
+        live.session,
     )
 
 
@@ -184,7 +200,10 @@ def note_skip(draft: Draft, decision: Decision, reason: SkipReason) -> None:
     record, changed = cadence.skipped(draft.session.cadence, reason)
     draft.session = replace(draft.session, cadence=record)
     if changed:
-        draft.event(EventKind.COMPACTION_SKIPPED, trigger=decision.trigger, signals=decision.signals, skip=reason)
+        draft.event(
+            EventKind.COMPACTION_SKIPPED, trigger=decision.trigger, signals=decision.signals, skip=reason,
+            tokens=decision.report.transcript_tokens,
+        )  # fmt: skip
 
 
 def _summarize(services: Services, request: FoldRequest, attempt: _Attempt) -> SummaryResult:
@@ -230,7 +249,12 @@ def _finish(
         )  # fmt: skip
         if planned is None:
             return _fail(
-                services, live, request, attempt, FailureKind.REBASE_LOST, "too little is left to fold after the appends"
+                services,
+                live,
+                request,
+                attempt,
+                FailureKind.REBASE_LOST,
+                "too little is left to fold after the appends",
             )
         return _commit(services, live, request, attempt, summary, planned, now, stored, rows)
 
@@ -260,7 +284,8 @@ def _commit(
         Candidate(
             plan=planned, summary=facts, text=summary.text, source=summary.source,
             prose_tokens=services.count(summary.text, session.model) - summary.appendix_tokens,
-            appendix_tokens=summary.appendix_tokens, ledger_tokens=services.count(text_ledger, session.model) if text_ledger else 0,
+            appendix_tokens=summary.appendix_tokens,
+            ledger_tokens=services.count(text_ledger, session.model) if text_ledger else 0,
             discarded=to_ranges(planned.discard), digest=digest_of_discarded,
         ),
         policy, request.limits, tools_tokens=request.tools_tokens, forced=request.decision.forced,
@@ -397,7 +422,7 @@ def _fail(
             draft.event(
                 EventKind.COMPACTION_FAILED, fold_id=attempt.fold.fold_id, trigger=trigger,
                 signals=request.decision.signals, failure=kind, checks=checks, source=SummarySource.EXTRACTIVE,
-                message=detail,
+                message=detail, duration=time.monotonic() - attempt.started, cooldown_until=record.cooldown_until,
             )  # fmt: skip
             draft.commit()
     return FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=kind, detail=detail, checks=checks)
@@ -430,5 +455,3 @@ def interrupted(services: Services) -> int:
             )  # fmt: skip
             draft.commit()
     return len(found)
-
-

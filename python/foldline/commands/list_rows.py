@@ -64,6 +64,7 @@ class RowText:
     """A row and the asked-for part of its text; bytes of UTF-8, ``total`` of the whole text."""
 
     row: Row
+    active: bool
     text: str
     first_byte: int
     last_byte: int
@@ -85,7 +86,7 @@ def read_row(
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
-            session = live.session
+            session, active = live.session, live.ledger.position(offset) is not None
         stored = services.store.read_rows(session.key, [offset])
         if not stored:
             raise FoldlineError(
@@ -103,7 +104,7 @@ def read_row(
                 field="byte_range", value=f"{first_byte}-{last}", range=f"0-{len(text)}",
             )  # fmt: skip
         part = text[first_byte:last].decode(errors="ignore")
-        return RowText(row, part, first_byte, last, len(text))
+        return RowText(row, active, part, first_byte, last, len(text))
 
 
 def list_revisions(

@@ -17,7 +17,6 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import Store, StoredRow
 from foldline.domain.session import Session
 
-
 _ROUND_KINDS = (RowKind.ASSISTANT, RowKind.TOOL_RESULT)
 
 
@@ -186,9 +185,7 @@ class LiveSession:
     def uncarried_results(self, carried_through: int) -> list[int]:
         """Offsets of active results that no sent request carried (B7, V5)."""
         offsets, kinds = self.ledger.slice()[:2]
-        return [
-            o for o, k in zip(offsets, kinds, strict=True) if k == RowKind.TOOL_RESULT and o > carried_through
-        ]
+        return [o for o, k in zip(offsets, kinds, strict=True) if k == RowKind.TOOL_RESULT and o > carried_through]
 
     def last_run(self) -> str:
         """Run of the last active row that has one; empty if none has."""

@@ -102,7 +102,9 @@ def measurement(
         overhead_tokens=shape.overhead_tokens,
         overhead_bytes=shape.overhead_bytes,
         in_run=in_run,
-        first_check_of_continued_run=bool(run and run.continues and run.opened_boundary >= session.cadence.boundaries - 1),
+        first_check_of_continued_run=bool(
+            run and run.continues and run.opened_boundary >= session.cadence.boundaries - 1
+        ),
         manual=manual,
         estimator=services.encoding(session.model) or WEIGHTED_BYTES,
     )
@@ -135,4 +137,3 @@ def _rounds(draft: Draft, run_id: str) -> tuple[int, int]:
             assistant += row.tokens if row.kind == RowKind.ASSISTANT else 0
             results += row.tokens if row.kind == RowKind.TOOL_RESULT else 0
     return assistant + results, results
-

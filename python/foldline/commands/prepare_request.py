@@ -10,15 +10,33 @@ from foldline.commands.draft import Draft
 from foldline.commands.fold import FoldOutcome, FoldRequest, note_skip, run_fold
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
+from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
 from foldline.commands.record_answer import Outcome, finish, record
-from foldline.commands.reply import Content, Reply, bound_results, content_of, exact_of, host_exact, stable_prefix
+from foldline.commands.reply import (
+    Bounds,
+    Content,
+    Reply,
+    bound_results,
+    content_of,
+    exact_of,
+    host_exact,
+    stable_prefix,
+)
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import facts_of_stored
-from foldline.commands.list_rows import to_row
-from foldline.domain.enums import Action, EventKind, ReadingSource, RowKind, RunOutcome, SkipReason, WarningCode
+from foldline.domain.enums import (
+    Action,
+    EventKind,
+    FailureKind,
+    ReadingSource,
+    RowKind,
+    RunOutcome,
+    SkipReason,
+    WarningCode,
+)
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_
 from foldline.domain.folding import CompactionRecord
@@ -26,6 +44,7 @@ from foldline.domain.models import Usage
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
+from foldline.domain.rows import NewRow
 from foldline.domain.session import OpenRun, Prepared
 from foldline.engine import cadence
 from foldline.engine.appending import mark_sent
@@ -64,7 +83,11 @@ class Decided:
     skip: SkipReason | None = None
     fold_pending: bool = False
     stable_prefix_rows: int = 0
+    failure: FailureKind | None = None
     last_usage: Usage | None = None
+    usage_counted: bool = False
+    first_offset: int = 0
+    last_offset: int = 0
     warnings: tuple[Warning_, ...] = ()
     own_from: int = 0
 
@@ -94,14 +117,17 @@ class _Boundary:
     own_from: int
     warnings: list[Warning_]
     last_usage: Usage | None = None
+    usage_counted: bool = False
+    first_offset: int = 0
+    last_offset: int = 0
 
 
 def prepare_request(services: Services, caller: Caller, request: Prepare) -> PreparedRequest:
     """Appends, measures, folds if due, bounds, and answers with what to send (§3.1). Durable when this returns.
 
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5, or
-            a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what an
+        FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5,
+            or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what an
             append refuses. In every case nothing was written.
     """
     services.formats.require(request.reply.format)
@@ -122,7 +148,9 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
                 require_open(draft.session, request.run_id)
             exact = exact_of(services, draft, request.reply, boundary.limits, boundary.tools, exact)
             report = measure(
-                measurement(services, draft, request.shape, boundary.tools, exact), draft.session.cadence, boundary.limits
+                measurement(services, draft, request.shape, boundary.tools, exact),
+                draft.session.cadence,
+                boundary.limits,
             )
             decision = cadence.decide(
                 report, draft.session.cadence, boundary.policy, now=draft.now, deadline_left=caller.left()
@@ -172,12 +200,12 @@ def _boundary(
     return _Boundary(request, policy, limits, tools, own_from, list(warnings))
 
 
-def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence[object]) -> None:
+def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence[NewRow]) -> None:
     """Takes the previous answer, the run and the new rows, and counts the boundary (§3.1, L4, L5)."""
     request = boundary.request
     if request.previous_answer is not None:
         recorded = record(draft, request.previous_answer)
-        boundary.last_usage = recorded.usage
+        boundary.last_usage, boundary.usage_counted = recorded.usage, recorded.counted
         boundary.warnings += [w for w in recorded.warnings if w not in draft.warnings]
     asked = opening(
         draft.session, request.run_id, supersede=request.supersede_open_run, now=draft.now, ttl=boundary.policy.run_ttl
@@ -185,8 +213,8 @@ def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence
     if asked.opens:
         _refuse_closed(services, draft, request.run_id)
     if asked.closes is not None:
-        _supersede(draft, asked.closes, expired=asked.expired)
-    draft.append(rows, request.run_id)  # type: ignore[arg-type]
+        _supersede(draft, asked.closes, request.run_id, expired=asked.expired)
+    boundary.first_offset, boundary.last_offset = draft.append(rows, request.run_id)
     if asked.opens:
         _open(services, draft, request.run_id)
     run = draft.session.open_run
@@ -194,7 +222,9 @@ def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence
     draft.session = replace(
         draft.session,
         open_run=replace(run, last_active=draft.now),
-        cadence=cadence.transcript_grew(cadence.count_boundary(draft.session.cadence), draft.size()[0], boundary.policy),
+        cadence=cadence.transcript_grew(
+            cadence.count_boundary(draft.session.cadence), draft.size()[0], boundary.policy
+        ),
     )
 
 
@@ -207,12 +237,12 @@ def _refuse_closed(services: Services, draft: Draft, run_id: str) -> None:
         )
 
 
-def _supersede(draft: Draft, run: OpenRun, *, expired: bool) -> None:
+def _supersede(draft: Draft, run: OpenRun, by: str, *, expired: bool) -> None:
     finish(draft, RunOutcome.FAILED)
     code = WarningCode.RUN_EXPIRED if expired else WarningCode.RUN_SUPERSEDED
     message = f"run {run.run_id} was open and is closed as failed"
     draft.warn(code, message)
-    draft.event(EventKind.RUN_SUPERSEDED, run_id=run.run_id, warning=code, message=message)
+    draft.event(EventKind.RUN_SUPERSEDED, run_id=run.run_id, other_run_id=by, warning=code, message=message)
 
 
 def _open(services: Services, draft: Draft, run_id: str) -> None:
@@ -227,9 +257,7 @@ def _open(services: Services, draft: Draft, run_id: str) -> None:
     last_result = max((i for i, f in enumerate(facts) if f.kind == RowKind.TOOL_RESULT and not f.late), default=-1)
     trailing = [f for f in facts[last_result + 1 :] if f.kind not in (RowKind.SYSTEM, RowKind.COMPACTION_SUMMARY)]
     last_run, last_request = _last_run(services, draft)
-    draft.session = open_run(
-        session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now
-    )
+    draft.session = open_run(session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now)
 
 
 def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
@@ -238,12 +266,16 @@ def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
     last = next((r.run_id for r in reversed(draft.rows) if r.run_id), "") or live.last_run()
     if not last:
         return "", ()
-    closed = next((c for c in draft.closed if c.run_id == last), None) or services.store.find_run(draft.session.key, last)
+    closed = next((c for c in draft.closed if c.run_id == last), None) or services.store.find_run(
+        draft.session.key, last
+    )
     wanted = set(closed.request if closed else ())
     mine = [o for o, kind in live.offsets_of_run(last) if kind == RowKind.USER or o in wanted]
     mine += [r.offset for r in draft.rows if r.run_id == last and (r.kind == RowKind.USER or r.offset in wanted)]
     others = [o for o in closed.request if o not in mine and live.ledger.position(o) is not None] if closed else []
-    return last, tuple(sorted({*mine, *others}, key=lambda o: (live.ledger.position(o) is None, live.ledger.position(o) or 0, o)))
+    return last, tuple(
+        sorted({*mine, *others}, key=lambda o: (live.ledger.position(o) is None, live.ledger.position(o) or 0, o))
+    )
 
 
 def _answer(
@@ -276,10 +308,10 @@ def _answer(
     if outcome.record is not None and record.left_tokens is not None and record.left_tokens >= limits.threshold:
         draft.warn(
             WarningCode.HISTORY_OVER_THRESHOLD,
-            f"a fold left {record.left_tokens} tokens of {limits.threshold}: raise the threshold, shorten the system rows, "
-            "or use a model with a larger window", once=True, event=True,
+            f"a fold left {record.left_tokens} tokens of {limits.threshold}: raise the threshold, shorten the system "
+            "rows, or use a model with a larger window", once=True, event=True,
         )  # fmt: skip
-    _note_bounds(draft, boundary, bound.results, limits, action)
+    _note_bounds(draft, boundary, bound, action, report.forecast_tokens)
     prepare_id = f"p-{uuid.uuid4().hex}"
     position = _first_bounded(live, draft, bound.results)
     stable = stable_prefix(services, live, draft, position)
@@ -310,7 +342,11 @@ def _answer(
         skip=outcome.skip,
         fold_pending=False,
         stable_prefix_rows=stable,
+        failure=outcome.failure,
         last_usage=boundary.last_usage,
+        usage_counted=boundary.usage_counted,
+        first_offset=boundary.first_offset,
+        last_offset=boundary.last_offset,
         warnings=(*boundary.warnings, *draft.warnings, *content.warnings),
         own_from=boundary.own_from,
     )
@@ -342,19 +378,19 @@ def _numbers(report: PressureReport) -> str:
     )
 
 
-def _note_bounds(
-    draft: Draft, boundary: _Boundary, results: tuple[BoundedResult, ...], limits: Limits, action: Action
-) -> None:
+def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Action, tokens: int) -> None:
     """B3 and B4: the event, and the did-not-fit fact, unless automatic compaction is off."""
-    run = draft.session.open_run
+    run, results = draft.session.open_run, bound.results
     if results:
-        limit = limits.body_cap if limits.body_cap is not None else limits.input_budget
         draft.event(
             EventKind.TOOL_RESULTS_BOUNDED_FOR_REQUEST, run_id=run.run_id if run else "",
-            bounded=tuple(replace(r, text="") for r in results), limit=limit,
+            bounded=tuple(replace(r, text="") for r in results), limit=bound.limit,
+            cause="bytes" if bound.by_bytes else "tokens",
         )  # fmt: skip
     if boundary.policy.auto_compact and (results or action is Action.TOO_LARGE):
         cause = "too_large" if action is Action.TOO_LARGE else "bounded"
+        if draft.session.cadence.did_not_fit is None:
+            draft.event(EventKind.DID_NOT_FIT_RECORDED, run_id=run.run_id if run else "", cause=cause, tokens=tokens)
         draft.session = replace(draft.session, cadence=cadence.did_not_fit(draft.session.cadence, cause))
 
 
@@ -369,5 +405,3 @@ def _content_again(services: Services, live: LiveSession, request: Prepare, deci
     """The rows of a repeated answer: those of its revision, with the texts it shortened."""
     texts = {b.offset: b.text for b in decided.bounded}
     return content_of(services, live, None, request.reply, decided.own_from, texts, revision=decided.revision)
-
-

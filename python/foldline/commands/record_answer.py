@@ -176,11 +176,15 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
         aggregated=bool(normalized and normalized.aggregated),
         model=answer.model if answer.model.model else None,
     )
-    draft.session = replace(draft.session, cadence=record)
+    draft.session = replace(draft.session, cadence=record, answers=draft.session.answers + 1)
     if normalized is not None:
         draft.session = replace(draft.session, answer_usage=_sum(draft.session.answer_usage, normalized.usage))
     if verdict.warning is not None:
-        draft.warn(verdict.warning, _verdict_text(verdict, estimate, prepared), event=verdict.warning != WarningCode.USAGE_MISSING)
+        draft.warn(
+            verdict.warning,
+            _verdict_text(verdict, estimate, prepared),
+            event=verdict.warning != WarningCode.USAGE_MISSING,
+        )
     if verdict.learn and verdict.input_tokens:
         policy = services.policy(draft.session).policy
         draft.learn(factor.learn(known, raw_tokens, verdict.input_tokens, policy))
@@ -244,7 +248,10 @@ def complete_rows(rows: Sequence[NewRow], *, partial: bool) -> tuple[list[NewRow
             if len(whole) < len(body.content):
                 lost = [b.call_id for b in body.content if isinstance(b, ToolCallBlock) and b not in whole]
                 warnings.append(
-                    Warning_(WarningCode.PARTIAL_CALLS_DROPPED, f"calls {lost} of a partial answer have no complete arguments")
+                    Warning_(
+                        WarningCode.PARTIAL_CALLS_DROPPED,
+                        f"calls {lost} of a partial answer have no complete arguments",
+                    )
                 )
                 body = msgspec.structs.replace(body, content=whole)
                 new = msgspec.structs.replace(new, body=body)
@@ -252,7 +259,9 @@ def complete_rows(rows: Sequence[NewRow], *, partial: bool) -> tuple[list[NewRow
             partial or body.stop_reason in (StopReason.ERROR, StopReason.ABORTED)
         )
         if broken and isinstance(body, AssistantRow) and not body.content:
-            warnings.append(Warning_(WarningCode.MESSAGE_DROPPED, "an answer that ended before its first block is dropped"))
+            warnings.append(
+                Warning_(WarningCode.MESSAGE_DROPPED, "an answer that ended before its first block is dropped")
+            )
             continue
         kept.append(new)
     return kept, warnings
@@ -274,9 +283,8 @@ def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
     if kind in DID_NOT_FIT:
         named = classified.named_tokens or prepared.window
         draft.event(
-            EventKind.DID_NOT_FIT_RECORDED, run_id=prepared.run_id, limit=classified.named_limit,
-            message=f"refused as {kind}: {classified.named_tokens or 'no'} tokens named, "
-            f"estimated {prepared.request_tokens}",
+            EventKind.DID_NOT_FIT_RECORDED, run_id=prepared.run_id, cause="refused", refusal=kind,
+            tokens=classified.named_tokens or 0, limit=classified.named_limit,
         )  # fmt: skip
         if kind is RefusalKind.CONTEXT_EXCEEDED:
             known: Factor = draft.services.factor(draft.session.tenant, prepared.model)

@@ -57,8 +57,8 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
     """Replaces a span of the active list; the replaced rows stay in the archive.
 
     Raises:
-        FoldlineError: EDIT_SPLITS_UNIT (X1), FIELD_VALIDATION for a span that is not in the list, FOLD_IN_PROGRESS (L2),
-            REVISION_MISMATCH, SUMMARY_ROW_REFUSED for a span that holds a summary, and what an append refuses.
+        FoldlineError: EDIT_SPLITS_UNIT (X1), FIELD_VALIDATION for a span that is not in the list, FOLD_IN_PROGRESS
+            (L2), REVISION_MISMATCH, SUMMARY_ROW_REFUSED for a span that holds a summary, and what an append refuses.
     """
     rows, warnings = read_input(services, edit.rows)
     with services.sessions.use(caller.tenant, edit.session_id) as live, live.locked():
@@ -196,17 +196,26 @@ def wait_for_barrier(live: LiveSession, caller: Caller) -> None:
         raise live.stale_reason
 
 
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The session's revision, and how many rows changed their pin."""
+
+    revision: int
+    changed: int
+
+
 def pin_rows(
     services: Services, caller: Caller, session_id: str, offsets: Sequence[int], pinned: bool, request_id: str
-) -> int:
-    """Sets or clears pins of active rows; makes no revision (R6). Returns the revision.
+) -> Pinned:
+    """Sets or clears pins of active rows; makes no revision (R6).
 
     Raises:
         FoldlineError: FIELD_VALIDATION for rows that are not active, SUMMARY_ROW_REFUSED for a summary.
     """
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
-        if repeated(services, caller, live.session.key, request_id) is not None:
-            return live.session.revision
+        found = repeated(services, caller, live.session.key, request_id)
+        if found is not None:
+            return answer_of(found, Pinned)
         session = live.session
         absent = [o for o in offsets if live.ledger.position(o) is None]
         if absent:
@@ -223,10 +232,11 @@ def pin_rows(
         changes = tuple((r.offset, pinned) for r in stored if r.pinned != pinned)
         change = sum(r.tokens for r in stored if r.pinned != pinned)
         state = replace(session, pinned_tokens=session.pinned_tokens + (change if pinned else -change))
+        answer = Pinned(session.revision, len(changes))
         batch = Batch(
             expected_revision=session.revision, session=state, pins=changes,
-            request=remember(services, caller, request_id, session.revision),
+            request=remember(services, caller, request_id, answer),
         )  # fmt: skip
         commit(services, live, batch)
         live.session = state
-        return session.revision
+        return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foldline.commands.list_rows import to_row
 from foldline.commands.services import Caller, Services
@@ -43,14 +43,19 @@ def render_rows(
     return RenderedTranscript(rendered.json, session.revision, (*codes, *rendered.warnings))
 
 
-def render_transcript(services: Services, caller: Caller, session_id: str, fmt: Format) -> RenderedTranscript:
-    """Renders what the next request would be built from; sends and changes nothing.
+def render_transcript(
+    services: Services, caller: Caller, session_id: str, fmt: Format, revision: int | None = None
+) -> RenderedTranscript:
+    """Renders what the next request would be built from, or the list of an earlier revision; changes nothing.
 
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, NOT_YET.
+        FoldlineError: SESSION_NOT_FOUND, REVISION_NOT_FOUND, NOT_YET.
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
             session, offsets = live.session, live.offsets()
+        if revision is not None and revision != session.revision:
+            offsets = services.store.active_offsets(session.key, revision)
         rows = [to_row(r) for r in services.store.read_rows(session.key, offsets)]
-        return render_rows(services, session, rows, fmt)
+        rendered = render_rows(services, session, rows, fmt)
+        return rendered if revision is None else replace(rendered, revision=revision)

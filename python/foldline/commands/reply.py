@@ -149,7 +149,9 @@ def stable_prefix(services: Services, live: LiveSession, draft: Draft, first_bou
     else:
         before = services.store.active_offsets(live.session.key, last.revision)
         now = _offsets(services, live, draft, None)
-        stable = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
+        stable = next(
+            (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
+        )
     if last.first_bounded != first_bounded:
         stable = min([stable, *(p for p in (last.first_bounded, first_bounded) if p is not None)])
     return stable
@@ -185,17 +187,17 @@ def exact_of(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Shortened results and what they save; raw tokens and body bytes."""
+    """Shortened results and what they save; raw tokens and body bytes. ``limit`` is bytes where ``by_bytes`` (B3)."""
 
     results: tuple[BoundedResult, ...] = ()
     texts: Mapping[int, str] = field(default_factory=dict)
     tokens_saved: int = 0
     bytes_saved: int = 0
+    limit: int = 0
+    by_bytes: bool = False
 
 
-def bound_results(
-    services: Services, draft: Draft, policy: Policy, limits: Limits, report: PressureReport
-) -> Bounds:
+def bound_results(services: Services, draft: Draft, policy: Policy, limits: Limits, report: PressureReport) -> Bounds:
     """Shortens the run's own results, and others no request carried yet (B7), if the request is over a limit (§9)."""
     session, run = draft.session, draft.session.open_run
     over = report.forecast_tokens > limits.input_budget or (
@@ -216,11 +218,14 @@ def bound_results(
     encoding = services.encoding(session.model) or ""
     whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
     results = [bounding.BoundableResult(o, rows[o].tokens, rows[o].bytes) for o in bodies]
+    # A rewrite since the last request left no prefix that a provider could have cached (B9).
+    last = session.last_prepared
+    previous = run.share if last is not None and last.rewrites == session.rewrites else None
     planned = bounding.plan(
         results,
         rest_tokens=report.forecast_tokens - factor.apply(known, sum(r.tokens for r in results)),
         rest_bytes=report.body_bytes - sum(r.bytes for r in results),
-        limits=limits, policy=policy, previous=run.share, encoding=encoding, factor=known.value,
+        limits=limits, policy=policy, previous=previous, encoding=encoding, factor=known.value,
     )  # fmt: skip
     if planned is None or not planned.offsets:
         return Bounds()
@@ -237,7 +242,7 @@ def bound_results(
     draft.session = replace(session, open_run=replace(run, share=planned.share))
     tokens = sum(rows[o].tokens - services.count(t, session.model) for o, t in texts.items())
     size = sum(rows[o].bytes - len(t.encode()) for o, t in texts.items())
-    return Bounds(tuple(bounds), texts, max(0, tokens), max(0, size))
+    return Bounds(tuple(bounds), texts, max(0, tokens), max(0, size), planned.limit, planned.by_bytes)
 
 
 def _call_names(services: Services, draft: Draft, bodies: Iterable[ToolResultRow]) -> dict[tuple[int, str], str]:

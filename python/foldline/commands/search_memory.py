@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foldline.commands.services import Caller, Services
 from foldline.domain.memory import MemoryAnswer, MemoryQuery
 
 
-def search_memory(services: Services, caller: Caller, session_id: str, query: MemoryQuery) -> MemoryAnswer:
+def search_memory(
+    services: Services, caller: Caller, session_id: str, query: MemoryQuery, max_tokens: int | None = None
+) -> MemoryAnswer:
     """Ranks what was folded away.
+
+    Args:
+        query: its fusion is the session's policy.
+        max_tokens: budget of the answer's texts; None for the session's policy (M4).
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, EMPTY_QUERY, MEMORY_LIMIT_EXCEEDED (M5).
@@ -15,4 +23,6 @@ def search_memory(services: Services, caller: Caller, session_id: str, query: Me
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
             session = live.session
-        return services.memory.search(session, query)
+        policy = services.policy(session).policy.memory
+        budget = policy.max_answer_tokens if max_tokens is None else max_tokens
+        return services.memory.search(session, replace(query, max_tokens=budget, fusion=policy.fusion))

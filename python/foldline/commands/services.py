@@ -85,4 +85,3 @@ def _frozen(layer: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
 @lru_cache(maxsize=1024)
 def _resolved(config: tuple[tuple[str, object], ...], session: tuple[tuple[str, object], ...]) -> Resolved:
     return resolve({"config": dict(config), "session": dict(session)})
-

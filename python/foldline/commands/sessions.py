@@ -16,6 +16,7 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import Resolved, check_layer, resolve
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
+from foldline.engine import factor
 from foldline.engine.limits import limits
 
 
@@ -28,6 +29,9 @@ class SessionView:
     rows_total: int
     rows_active: int
     tokens: int
+    bytes: int
+    memory_entries: int
+    memory_pending: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,12 @@ def get_session(services: Services, caller: Caller, session_id: str) -> SessionV
     """
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
         session = live.session
-        tokens, _ = live.transcript_size()
+        tokens, size = live.transcript_size()
+        entries, pending = services.memory.counts(session.key)
         return SessionView(
-            session, services.policy(session), services.store.count_rows(session.key), len(live.ledger), tokens
-        )
+            session, services.policy(session), services.store.count_rows(session.key), len(live.ledger),
+            factor.apply(services.factor(session.tenant, session.model), tokens), size, entries, pending,
+        )  # fmt: skip
 
 
 def list_sessions(services: Services, caller: Caller, after: str, limit: int) -> list[Session]:
@@ -110,33 +116,34 @@ def update_session(services: Services, caller: Caller, change: SessionChange) ->
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, FIELD_VALIDATION.
     """
-    with services.sessions.use(caller.tenant, change.session_id) as live:
-        with live.locked():
-            if repeated(services, caller, live.session.key, change.request_id) is None:
-                require_revision(live.session, change.expected_revision)
-                draft = Draft(services, live)
-                session = draft.session
-                policy = session.policy
-                if change.policy is not None:
-                    policy = {k: v for k, v in {**policy, **change.policy}.items() if v is not None}
-                model = change.model or session.model
-                _check_policy(services, policy, model)
-                labels = dict(change.labels) if change.labels is not None else session.labels
-                draft.session = replace(session, model=model, policy=policy, labels=labels)
-                draft.commit(remember(services, caller, change.request_id, change.session_id))
+    with services.sessions.use(caller.tenant, change.session_id) as live, live.locked():
+        if repeated(services, caller, live.session.key, change.request_id) is None:
+            require_revision(live.session, change.expected_revision)
+            draft = Draft(services, live)
+            session = draft.session
+            policy = session.policy
+            if change.policy is not None:
+                policy = {k: v for k, v in {**policy, **change.policy}.items() if v is not None}
+            model = change.model or session.model
+            _check_policy(services, policy, model)
+            labels = dict(change.labels) if change.labels is not None else session.labels
+            draft.session = replace(session, model=model, policy=policy, labels=labels)
+            draft.commit(remember(services, caller, change.request_id, change.session_id))
     return get_session(services, caller, change.session_id)
 
 
-def delete_session(services: Services, caller: Caller, session_id: str) -> None:
+def delete_session(services: Services, caller: Caller, session_id: str, request_id: str = "") -> None:
     """Removes rows, archive, memory and events; cancels a running fold (L2).
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND.
     """
+    if repeated(services, caller, 0, request_id) is not None:
+        return
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
         if live.fold is not None:
             live.fold.cancelled = True
-        services.store.delete_session(live.session.key)
+        services.store.delete_session(live.session.key, remember(services, caller, request_id, session_id))
         live.stale = True
         live.lock.notify_all()
 

@@ -12,9 +12,7 @@ from foldline.domain.rows import Row
 from foldline.domain.session import Session
 
 
-def facts_of_stored(
-    stored: StoredRow, row: Row, session: Session, index_tool_results: bool
-) -> RowFacts:
+def facts_of_stored(stored: StoredRow, row: Row, session: Session, index_tool_results: bool) -> RowFacts:
     """Facts of one stored row; its digest is of the stored bytes (V2)."""
     return facts_of(
         row,

@@ -102,7 +102,15 @@ def _lines(archive: Archive) -> Iterator[_Line]:
     yield _Session(archive.session)
     for row in archive.rows:
         yield _Row(
-            row.offset, row.kind, row.tokens, row.bytes, row.revision, msgspec.Raw(row.body), row.run_id, row.pinned, row.place
+            row.offset,
+            row.kind,
+            row.tokens,
+            row.bytes,
+            row.revision,
+            msgspec.Raw(row.body),
+            row.run_id,
+            row.pinned,
+            row.place,
         )
     yield from map(_Rewrite, archive.rewrites)
     yield from map(_Call, archive.calls)
@@ -191,7 +199,7 @@ def _archive(lines: Iterable[bytes]) -> Archive:
                 ended = True
         digest.update(raw + b"\n")
     if session is None or not ended:
-        raise FoldlineError(Reason.FORMAT_INVALID, f"the export ends after {number} lines, without its last", line=number)
-    return Archive(
-        session, tuple(rows), tuple(rewrites), tuple(calls), tuple(runs), tuple(events), tuple(entries)
-    )
+        raise FoldlineError(
+            Reason.FORMAT_INVALID, f"the export ends after {number} lines, without its last", line=number
+        )
+    return Archive(session, tuple(rows), tuple(rewrites), tuple(calls), tuple(runs), tuple(events), tuple(entries))

@@ -104,7 +104,9 @@ class _Replay:
             if revision in targets:
                 self._lists[revision] = list(self.list)
         if self._digest != self.session.digest:
-            self.fault("V10", f"the digest chain ends in {self._digest[:12]}, the session holds {self.session.digest[:12]}")
+            self.fault(
+                "V10", f"the digest chain ends in {self._digest[:12]}, the session holds {self.session.digest[:12]}"
+            )
 
     def _append(self, revision: int, rows: Sequence[StoredRow]) -> None:
         if not rows:
@@ -115,7 +117,9 @@ class _Replay:
             elif row.place in self.list:
                 self.list.insert(self.list.index(row.place) + 1, row.offset)
             else:
-                self.fault("R5", f"row {row.offset} stands behind {row.place}, which is not in the list", row.offset, revision)
+                self.fault(
+                    "R5", f"row {row.offset} stands behind {row.place}, which is not in the list", row.offset, revision
+                )
         self._chain(RevisionKind.APPEND, self._digest_rows([r.offset for r in rows]))
 
     def _chain(self, kind: RevisionKind, *payload: bytes) -> None:
@@ -134,7 +138,9 @@ class _Replay:
         }
         handle[rewrite.kind](rewrite, after, rows)
         if self._digest != rewrite.digest:
-            self.fault("V10", f"revision {rewrite.revision} has another digest than its rows", revision=rewrite.revision)
+            self.fault(
+                "V10", f"revision {rewrite.revision} has another digest than its rows", revision=rewrite.revision
+            )
             self._digest = rewrite.digest
         self.list = after
 
@@ -166,7 +172,11 @@ class _Replay:
     def _restore(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
         target = self._lists.get(rewrite.parent_revision, [])
         if after != target:
-            self.fault("V10", f"restore {rewrite.revision} is not the list of {rewrite.parent_revision}", revision=rewrite.revision)
+            self.fault(
+                "V10",
+                f"restore {rewrite.revision} is not the list of {rewrite.parent_revision}",
+                revision=rewrite.revision,
+            )
         self._chain(RevisionKind.RESTORE, msgspec.json.encode(to_ranges(tuple(after))))
 
     def compare(self, offsets: Sequence[int], tokens: int) -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foldline.domain.enums import EventKind, FailureKind, SignalKind, SkipReason, SummarySource, Trigger, WarningCode
+from foldline.domain.enums import (
+    EventKind,
+    FailureKind,
+    RefusalKind,
+    SignalKind,
+    SkipReason,
+    SummarySource,
+    Trigger,
+    WarningCode,
+)
 from foldline.domain.folding import CheckFailure, CompactionRecord
 from foldline.domain.models import Usage
 
@@ -35,6 +44,10 @@ class Event:
     Attributes:
         seq: position in the session's event log, from 1; given by the store at commit (0 before).
         fold_id: ties a start to its one terminal event.
+        rows, tokens, bytes: of the transcript before a fold; ``tokens`` estimated, or those a refusal named.
+        cause: what set the did-not-fit fact: ``refused``, ``bounded`` or ``too_large``.
+        limit: in tokens, or in bytes where ``cause`` of a bound is ``bytes``.
+        other_run_id: the run that superseded ``run_id``.
     """
 
     kind: EventKind
@@ -56,3 +69,11 @@ class Event:
     limit: int | None = None
     warning: WarningCode | None = None
     message: str = ""
+    rows: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    duration: float | None = None
+    cooldown_until: float | None = None
+    cause: str = ""
+    refusal: RefusalKind | None = None
+    other_run_id: str = ""

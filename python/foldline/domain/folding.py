@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foldline.domain.enums import FailureKind, RowKind, SignalKind, SourceBoundKind, SummarySource, Trigger
+from foldline.domain.enums import (
+    FailureKind,
+    RowKind,
+    SignalKind,
+    SourceBoundKind,
+    StopReason,
+    SummarySource,
+    TranscriptSource,
+    Trigger,
+)
 from foldline.domain.models import Usage
 from foldline.domain.rows import (
     AssistantRow,
@@ -21,7 +31,6 @@ from foldline.domain.rows import (
     UserRow,
     kind_of,
 )
-from foldline.domain.enums import StopReason, TranscriptSource
 from foldline.domain.session import LedgerCall, OpenRun
 
 
@@ -61,7 +70,7 @@ class RowFacts:
     superseded: bool = False
     indexable: bool = False
     summary_of_run: str = ""
-    digest: bytes = b""
+    digest: builtins.bytes = b""
 
 
 def facts_of(

@@ -5,6 +5,7 @@ A store is correct when it passes ``tests/contract/store``; nothing else defines
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class StoredRow:
     tokens: int
     bytes: int
     revision: int
-    body: bytes
+    body: builtins.bytes
     place: int | None = None
 
 
@@ -253,8 +254,8 @@ class Store(StoreReads, Protocol):
             FoldlineError: SESSION_EXISTS.
         """
 
-    def delete_session(self, key: int) -> None:
-        """Removes rows, archive, memory, events and requests of the session."""
+    def delete_session(self, key: int, request: StoredRequest | None = None) -> None:
+        """Removes rows, archive, memory, events and requests of the session; remembers ``request`` for the tenant."""
 
     def commit(self, batch: Batch) -> tuple[Event, ...]:
         """Writes a batch durably; returns its events as stored, with their ``seq``.
@@ -333,6 +334,9 @@ class Memory(Protocol):
 
     def wake(self) -> None:
         """Says that new entries are pending their vectors."""
+
+    def counts(self, key: int) -> tuple[int, int]:
+        """(entries that search can show, of these without a vector of the current embedder)."""
 
     def row_text(self, body: RowBody) -> str:
         """The searchable text of a row, which byte ranges of entries and of ``ReadRow`` refer to (M6)."""

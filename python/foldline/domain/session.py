@@ -251,6 +251,7 @@ class Session:
     last_prepared: Prepared | None = None
     pinned_tokens: int = 0
     media_tokens: int = 0
+    answers: int = 0
     answer_usage: Usage = Usage()
     summary_totals: tuple[SourceTotals, ...] = ()
     memory_dropped: bool = False

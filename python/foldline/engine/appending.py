@@ -106,7 +106,8 @@ class _Work:
         row_run = new.run_id or run_id
         if isinstance(body, CompactionSummaryRow | ProviderCompactionRow):
             raise FoldlineError(
-                Reason.SUMMARY_ROW_REFUSED, f"row {index} is a {kind_of(body).name.lower()}: only the sidecar writes those",
+                Reason.SUMMARY_ROW_REFUSED,
+                f"row {index} is a {kind_of(body).name.lower()}: only the sidecar writes those",
                 row=index,
             )  # fmt: skip
         if isinstance(body, AssistantRow):
@@ -152,7 +153,9 @@ class _Work:
             )
         after = replace(call, interim=call.interim or body.interim, answered=not body.interim)
         # An answered call is forgotten unless its placeholder text has to stay (R5).
-        keeps = not after.answered or (bool(after.placeholder) and not after.folded) or (after.interim and not after.folded)
+        keeps = (
+            not after.answered or (bool(after.placeholder) and not after.folded) or (after.interim and not after.folded)
+        )
         self.session = replace(
             self.session,
             calls=tuple(after if c is call else c for c in self.session.calls if c is not call or keeps),

@@ -93,9 +93,7 @@ def _updates(
 ) -> tuple[CallUpdate, ...]:
     active = {r.offset for r in after}
     final = {
-        (b.call_offset, b.call_id): r.offset
-        for r in after
-        if isinstance(b := r.body, ToolResultRow) and not b.interim
+        (b.call_offset, b.call_id): r.offset for r in after if isinstance(b := r.body, ToolResultRow) and not b.interim
     }
     updates = [
         CallUpdate(r.offset, c.call_id, removed_by=revision)
@@ -111,9 +109,7 @@ def _updates(
     return tuple(updates)
 
 
-def check_edit(
-    before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequence[int]], session: Session
-) -> None:
+def check_edit(before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequence[int]], session: Session) -> None:
     """X1: no key without its current row, no result without its call, no half unit.
 
     Args:
@@ -133,12 +129,15 @@ def check_edit(
             (r.body.version for r in after if isinstance(r.body, SystemRow) and r.body.key == key.key), default=-1
         )
         if newest < key.version:
-            raise _splits(f"system row {key.key} would lose its current version {key.version}", versions or [key.offset])
+            raise _splits(
+                f"system row {key.key} would lose its current version {key.version}", versions or [key.offset]
+            )
     made = {(r.offset, c.call_id) for r in after for c in calls_of(r.body)}
     for row in after:
-        if isinstance(row.body, ToolResultRow) and not row.body.late:
-            if (row.body.call_offset, row.body.call_id) not in made:
-                raise _splits(f"result {row.offset} would lose its call {row.body.call_id}", [row.offset])
+        body = row.body
+        in_time = isinstance(body, ToolResultRow) and not body.late
+        if in_time and isinstance(body, ToolResultRow) and (body.call_offset, body.call_id) not in made:
+            raise _splits(f"result {row.offset} would lose its call {body.call_id}", [row.offset])
 
 
 def _names(offsets: Sequence[int]) -> str:

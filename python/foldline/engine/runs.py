@@ -43,7 +43,13 @@ def opening(session: Session, run_id: str, *, supersede: bool, now: float, ttl: 
 
 
 def open_run(
-    session: Session, trailing: Sequence[RowFacts], run_id: str, *, last_run_id: str, last_request: tuple[int, ...], now: float
+    session: Session,
+    trailing: Sequence[RowFacts],
+    run_id: str,
+    *,
+    last_run_id: str,
+    last_request: tuple[int, ...],
+    now: float,
 ) -> Session:
     """Opens ``run_id`` on the request that the transcript ends on (§1 request, continued run).
 

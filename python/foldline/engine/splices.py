@@ -21,7 +21,9 @@ def changes(before: Sequence[int], after: Sequence[int]) -> tuple[Change, ...]:
     In that order no change moves the position of one still to come, so that applying them one by one is right. Elements
     in both lists stay where their order is the same in both; otherwise the span between them is replaced whole.
     """
-    start = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after)))
+    start = next(
+        (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
+    )
     end = 0
     while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
         end += 1

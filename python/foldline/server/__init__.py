@@ -1,0 +1,1 @@
+"""The gRPC server: decode, call a use case, encode."""

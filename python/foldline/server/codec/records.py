@@ -1,0 +1,192 @@
+"""Compaction records, plans, events and splices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from foldline.commands.reply import Splice
+from foldline.domain.enums import (
+    EventKind,
+    FailureKind,
+    RefusalKind,
+    SignalKind,
+    SkipReason,
+    SourceBoundKind,
+    SummarySource,
+    Trigger,
+)
+from foldline.domain.events import BoundedResult, Event, Warning_
+from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, FoldScope, OffsetRange, to_ranges
+from foldline.server.codec.basics import duration, enum_map, timestamp, wire_model, wire_usage, wire_warnings
+from foldline.server.codec.rows import SOURCES, wire_rows
+from foldline.v1 import compaction_pb2, event_pb2, pressure_pb2, row_pb2
+
+TRIGGERS = enum_map(compaction_pb2.Trigger, Trigger, "TRIGGER")
+SCOPES = enum_map(compaction_pb2.FoldScope, FoldScope, "FOLD_SCOPE")
+SKIPS = enum_map(compaction_pb2.SkipReason, SkipReason, "SKIP_REASON")
+FAILURES = enum_map(compaction_pb2.FailureKind, FailureKind, "FAILURE_KIND")
+BOUNDS = enum_map(compaction_pb2.SourceBoundKind, SourceBoundKind, "SOURCE_BOUND_KIND")
+REFUSALS = enum_map(compaction_pb2.RefusalKind, RefusalKind, "REFUSAL_KIND")
+SIGNALS = enum_map(pressure_pb2.SignalKind, SignalKind, "SIGNAL_KIND")
+EVENTS = enum_map(event_pb2.EventKind, EventKind, "EVENT_KIND")
+
+
+def wire_ranges(ranges: Iterable[OffsetRange]) -> list[row_pb2.OffsetRange]:
+    return [row_pb2.OffsetRange(first=first, last=last) for first, last in ranges]
+
+
+def wire_record(record: CompactionRecord, *, brief: bool = False) -> compaction_pb2.CompactionRecord:
+    """A record; ``brief`` leaves out ranges and summary text, as listings do."""
+    bound, coverage = record.bound, record.coverage
+    return compaction_pb2.CompactionRecord(
+        fold_id=record.fold_id,
+        trigger=TRIGGERS.wire(record.trigger),
+        signals=[SIGNALS.wire(s) for s in record.signals],
+        revision_before=record.revision_before,
+        revision_after=record.revision_after,
+        discarded=() if brief else wire_ranges(record.discarded),
+        retained=() if brief else wire_ranges(record.retained),
+        tokens_before=record.tokens_before,
+        tokens_after=record.tokens_after,
+        bytes_before=record.bytes_before,
+        bytes_after=record.bytes_after,
+        summary_source=SOURCES.wire(record.summary_source),
+        bound=compaction_pb2.SourceBound(
+            kind=BOUNDS.wire(bound.kind),
+            through=bound.through,
+            chunks=bound.chunks,
+            kept=bound.kept,
+            of=bound.of,
+        ),
+        model=wire_model(record.model),
+        usage=wire_usage(record.usage),
+        duration=duration(record.duration),
+        coverage=compaction_pb2.Coverage(
+            summary=coverage.summary, with_appendix=coverage.with_appendix, identifiers=coverage.identifiers
+        ),
+        digest=record.digest,
+        summary_text="" if brief else record.summary_text,
+        scope=SCOPES.wire(record.scope),
+        summary_offset=record.summary_offset,
+        rows_summarized=record.rows_summarized,
+        boundary=record.boundary,
+        memory_entries=record.memory_entries,
+        memory_dropped=record.memory_dropped,
+    )
+
+
+def wire_plan(plan: FoldPlan) -> compaction_pb2.CompactionPlan:
+    return compaction_pb2.CompactionPlan(
+        scope=SCOPES.wire(plan.scope),
+        discarded=wire_ranges(to_ranges(plan.discard)),
+        retained=wire_ranges(to_ranges(plan.retain)),
+        rows_summarized=len(plan.source_rows),
+        tokens_before=plan.transcript_tokens,
+        tokens_after=max(0, plan.transcript_tokens - plan.predicted_saving),
+        summary_budget_tokens=plan.budget,
+        predicted_saving_tokens=plan.predicted_saving,
+        summary_source=SOURCES.wire(SummarySource.EXTRACTIVE),
+        source_tokens=plan.discarded_tokens,
+    )
+
+
+def wire_bounded(results: Iterable[BoundedResult]) -> list[compaction_pb2.BoundedResult]:
+    return [
+        compaction_pb2.BoundedResult(
+            offset=r.offset, call_id=r.call_id, kept_bytes=r.kept_bytes, whole_bytes=r.whole_bytes, text=r.text
+        )
+        for r in results
+    ]
+
+
+def wire_splices(splices: Iterable[Splice]) -> compaction_pb2.SpliceList:
+    made = compaction_pb2.SpliceList()
+    for splice in splices:
+        one = made.splices.add(position=splice.position, delete_count=splice.delete_count)
+        if splice.rows:
+            one.rows.CopyFrom(wire_rows(splice.rows))
+        elif splice.offsets:
+            one.offsets.offsets.extend(splice.offsets)
+    return made
+
+
+def wire_event(event: Event, session_id: str) -> event_pb2.Event:
+    made = event_pb2.Event(
+        sequence=event.seq,
+        session_id=session_id,
+        kind=EVENTS.wire(event.kind),
+        create_time=timestamp(event.time),
+        run_id=event.run_id,
+        revision=event.revision,
+        boundary=event.boundary,
+        fold_id=event.fold_id,
+        trigger=TRIGGERS.wire(event.trigger),
+        signals=[SIGNALS.wire(s) for s in event.signals],
+    )
+    _payload(made, event)
+    return made
+
+
+def _payload(made: event_pb2.Event, event: Event) -> None:
+    match event.kind:
+        case EventKind.COMPACTION_STARTED:
+            made.compaction_started.CopyFrom(
+                event_pb2.CompactionStarted(
+                    summary_source=SOURCES.wire(event.source),
+                    rows=event.rows,
+                    tokens_before=event.tokens,
+                    bytes_before=event.bytes,
+                )
+            )
+        case EventKind.COMPACTION_COMPLETED if event.record is not None:
+            made.compaction_completed.record.CopyFrom(wire_record(event.record))
+        case EventKind.COMPACTION_FAILED:
+            made.compaction_failed.CopyFrom(
+                event_pb2.CompactionFailed(
+                    failure=FAILURES.wire(event.failure),
+                    checks=[_check(c) for c in event.checks],
+                    summary_source=SOURCES.wire(event.source),
+                    usage=wire_usage(event.usage),
+                    duration=duration(event.duration),
+                    cooldown_until=timestamp(event.cooldown_until),
+                    message=event.message[:1024],
+                )
+            )
+        case EventKind.COMPACTION_SKIPPED:
+            made.compaction_skipped.CopyFrom(
+                event_pb2.CompactionSkipped(
+                    reason=SKIPS.wire(event.skip),
+                    tokens=event.tokens,
+                    message=event.message,
+                )
+            )
+        case EventKind.TOOL_RESULTS_BOUNDED_FOR_REQUEST:
+            made.tool_results_bounded.CopyFrom(
+                event_pb2.ToolResultsBounded(
+                    results=wire_bounded(event.bounded), limit=event.limit or 0, limit_unit=event.cause
+                )
+            )
+        case EventKind.DID_NOT_FIT_RECORDED:
+            made.did_not_fit_recorded.CopyFrom(
+                event_pb2.DidNotFitRecorded(
+                    cause=event.cause,
+                    refusal=REFUSALS.wire(event.refusal),
+                    named_tokens=event.tokens or None,
+                )
+            )
+        case EventKind.RUN_SUPERSEDED:
+            made.run_superseded.CopyFrom(
+                event_pb2.RunSuperseded(
+                    closed_run_id=event.run_id,
+                    opened_run_id=event.other_run_id,
+                    expired=event.warning is not None and event.warning.name == "RUN_EXPIRED",
+                )
+            )
+        case EventKind.MEMORY_DEGRADED:
+            made.memory_degraded.message = event.message
+        case EventKind.WARNING if event.warning is not None:
+            made.warning.CopyFrom(wire_warnings([Warning_(event.warning, event.message)])[0])
+
+
+def _check(failure: CheckFailure) -> compaction_pb2.CheckFailure:
+    return compaction_pb2.CheckFailure(rule=failure.rule, detail=failure.detail[:1024])

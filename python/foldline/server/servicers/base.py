@@ -1,0 +1,153 @@
+"""What servicers share: the caller, page tokens, and RPCs that are announced but not there yet."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import msgspec
+from google.protobuf.message import Message
+
+from foldline.commands.services import Caller, Services
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.models import ModelInfo
+from foldline.domain.policy import Resolved
+from foldline.domain.rows import ModelRef
+
+DEFAULT_PAGE, MAX_PAGE = 50, 500
+
+
+class Streams(Protocol):
+    """Bounds the number of open streams, each of which holds a thread."""
+
+    def acquire(self) -> None:
+        """Takes a place.
+
+        Raises:
+            FoldlineError: OVERLOADED.
+        """
+
+    def release(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What servicers need of the server around them.
+
+    Attributes:
+        config: (key, value, origin) of every server setting, secrets left out.
+        stopping: says that the server drains, so that streams end.
+    """
+
+    version: str
+    core_version: str
+    max_message_bytes: int
+    streams: Streams
+    start_time: float = field(default_factory=time.time)
+    store: str = "sqlite"
+    embedder: str = ""
+    config: tuple[tuple[str, str, str], ...] = ()
+    policy: Resolved | None = None
+    models: tuple[tuple[ModelRef, ModelInfo], ...] = ()
+    stopping: Callable[[], bool] = lambda: False
+
+
+class Servicer:
+    """Base of the servicers: decode, call a use case, encode."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        self.services = services
+        self.settings = settings
+
+
+def caller_of(request: Message, context: grpc.ServicerContext, method: str) -> Caller:
+    """The caller of a unary request; its payload is identified by the request as it came (W2)."""
+    left = context.time_remaining()
+    return Caller(
+        payload=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
+        method=method,
+        deadline=None if left is None else time.monotonic() + left,
+    )
+
+
+class _Token(msgspec.Struct, array_like=True):
+    version: int
+    parameters: str
+    position: Any
+    revision: int = 0
+
+
+def page_size(asked: int) -> int:
+    """AIP-158: 0 is the default, more than the maximum is the maximum."""
+    return min(asked or DEFAULT_PAGE, MAX_PAGE)
+
+
+def page_token(request: Message, position: Any, revision: int = 0) -> str:
+    """An opaque token that goes on at ``position`` with the same parameters."""
+    token = msgspec.json.encode(_Token(1, _parameters(request), position, revision))
+    return base64.urlsafe_b64encode(token).decode().rstrip("=")
+
+
+def read_token(request: Any) -> tuple[Any, int] | None:
+    """Position and revision of a request's page token; None for the first page.
+
+    Raises:
+        FoldlineError: PAGE_TOKEN_MISMATCH for a token of other parameters, or of none this server made.
+    """
+    if not request.page_token:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(request.page_token + "=" * (-len(request.page_token) % 4))
+        token = msgspec.json.decode(raw, type=_Token)
+    except ValueError as error:
+        raise FoldlineError(Reason.PAGE_TOKEN_MISMATCH, "page_token is none of this server's") from error
+    if token.version != 1 or token.parameters != _parameters(request):
+        raise FoldlineError(
+            Reason.PAGE_TOKEN_MISMATCH,
+            "page_token belongs to a request with other parameters: only page_size may change",
+        )
+    return token.position, token.revision
+
+
+def _parameters(request: Message) -> str:
+    same = type(request)()
+    same.CopyFrom(request)
+    same.ClearField("page_token")
+    same.ClearField("page_size")
+    return hashlib.sha256(same.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
+NOT_YET = {
+    "ForkSession": "fork a session at a revision, with the archive and memory up to it",
+    "AttachSession": "serve the steps of a model call over one stream",
+    "SaveCheckpoint": "save a checkpoint and fold, or trim the oldest completed calls",
+    "ListCheckpoints": "list a session's checkpoints",
+    "GetCheckpoint": "read one checkpoint",
+    "CompactTranscript": "fold a transcript that the host keeps",
+    "CommitProjection": "publish the memory of a host-owned fold",
+    "AbortProjection": "drop the memory of a host-owned fold",
+    "BoundResults": "shorten tool results to a limit without a session",
+    "Curate": "let a host write summaries or plan folds itself",
+    "GetMemory": "read one memory entry",
+    "EnumerateScope": "page through a session's memory",
+    "DropScope": "remove a session's memory for good",
+    "ListAgentTools": "hand out the agent's tools as JSON schemas",
+    "CallAgentTool": "run one of the agent's tools",
+}
+"""RPCs of the contract that answer UNIMPLEMENTED, and what they will do."""
+
+
+def not_yet(name: str) -> Any:
+    """The method of an announced RPC: refuses with NOT_YET and says what it will do."""
+
+    def refuse(self: Any, request: Any, context: Any) -> Any:
+        will = NOT_YET[name]
+        raise FoldlineError(Reason.NOT_YET, f"{name} is not served yet; it will {will}", rpc=name, will=will)
+
+    refuse.__name__ = name
+    return refuse

@@ -1,0 +1,228 @@
+"""MemoryService, EventService, EstimateService, AdminService, and the services that are announced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from foldline import _core, formats
+from foldline.commands import estimate, events
+from foldline.commands.search_memory import search_memory
+from foldline.domain.enums import EntryKind, EntryRole, Format, ReadingSource, WarningCode
+from foldline.domain.errors import FoldlineError
+from foldline.domain.events import Event, Warning_
+from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
+from foldline.server.codec.basics import (
+    duration,
+    enum_map,
+    model_ref,
+    time_text,
+    timestamp,
+    timestamp_of,
+    wire_model_info,
+    wire_usage,
+    wire_warnings,
+)
+from foldline.server.codec.policy import effective
+from foldline.server.codec.pressure import SOURCES
+from foldline.server.codec.records import EVENTS, REFUSALS, wire_event
+from foldline.server.codec.rows import FORMATS, rows_input
+from foldline.server.servicers.base import NOT_YET, Servicer, caller_of, not_yet, page_size, page_token, read_token
+from foldline.v1 import (
+    admin_pb2,
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    curator_service_pb2_grpc,
+    estimate_service_pb2,
+    estimate_service_pb2_grpc,
+    event_service_pb2,
+    event_service_pb2_grpc,
+    memory_pb2,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    tool_service_pb2_grpc,
+)
+
+ROLES = enum_map(memory_pb2.EntryRole, EntryRole, "ENTRY_ROLE")
+KINDS = enum_map(memory_pb2.EntryKind, EntryKind, "ENTRY_KIND")
+
+
+class MemoryServicer(Servicer, memory_service_pb2_grpc.MemoryServiceServicer):
+    GetMemory = not_yet("GetMemory")
+    EnumerateScope = not_yet("EnumerateScope")
+    DropScope = not_yet("DropScope")
+
+    def SearchMemory(
+        self, request: memory_service_pb2.SearchMemoryRequest, context: grpc.ServicerContext
+    ) -> memory_service_pb2.SearchMemoryResponse:
+        query = MemoryQuery(
+            text=request.query,
+            limit=request.limit if request.HasField("limit") else 5,
+            min_score=request.min_score if request.HasField("min_score") else None,
+            filter=_filter(request.filter),
+            include_neighbors=request.include_neighbors,
+        )
+        caller = caller_of(request, context, "SearchMemory")
+        budget = request.max_tokens if request.HasField("max_tokens") else None
+        answer = search_memory(self.services, caller, request.session_id, query, budget)
+        return memory_service_pb2.SearchMemoryResponse(
+            hits=[_hit(h) for h in answer.hits], degraded=bool(answer.degraded), degraded_reason=answer.degraded,
+            scope_dropped=answer.scope_dropped,
+        )  # fmt: skip
+
+
+def _filter(value: memory_pb2.MemoryFilter) -> MemoryFilter:
+    return MemoryFilter(
+        roles=tuple(ROLES.domain(r) for r in value.roles),
+        kinds=tuple(KINDS.domain(k) for k in value.kinds),
+        first_offset=value.first_offset if value.HasField("first_offset") else None,
+        last_offset=value.last_offset if value.HasField("last_offset") else None,
+        after_time=time_text(value.after_time) if value.HasField("after_time") else "",
+        before_time=time_text(value.before_time) if value.HasField("before_time") else "",
+    )
+
+
+def _hit(hit: MemoryHit) -> memory_pb2.MemoryHit:
+    entry = hit.entry
+    made = memory_pb2.MemoryHit(
+        text=entry.text, score=hit.score, offset=entry.offset, role=ROLES.wire(entry.role), call_id=entry.call_id,
+        chunk=entry.chunk, kind=KINDS.wire(entry.kind), lexical_score=hit.lexical, semantic_score=hit.semantic,
+        before=hit.before, after=hit.after, create_time=timestamp_of(entry.create_time),
+    )  # fmt: skip
+    made.byte_range.start, made.byte_range.end = entry.byte_start, entry.byte_end
+    return made
+
+
+class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
+    def ListEvents(
+        self, request: event_service_pb2.ListEventsRequest, context: grpc.ServicerContext
+    ) -> event_service_pb2.ListEventsResponse:
+        token, size = read_token(request), page_size(request.page_size)
+        caller = caller_of(request, context, "ListEvents")
+        after, wanted, found = token[0] if token else request.after, set(request.kinds), list[Event]()
+        more = True
+        while more and len(found) <= size:
+            page, more = events.list_events(self.services, caller, request.session_id, after, size + 1)
+            found += [e for e in page if not wanted or EVENTS.wire(e.kind) in wanted]
+            after = page[-1].seq if page else after
+        following = page_token(request, found[size - 1].seq) if len(found) > size else ""
+        return event_service_pb2.ListEventsResponse(
+            events=[wire_event(e, request.session_id) for e in found[:size]], next_page_token=following
+        )
+
+    def WatchEvents(
+        self, request: event_service_pb2.WatchEventsRequest, context: grpc.ServicerContext
+    ) -> Iterator[event_service_pb2.WatchEventsResponse]:
+        self.settings.streams.acquire()
+        try:
+            caller = caller_of(request, context, "WatchEvents")
+            wanted, cursor = set(request.kinds), request.after
+
+            def is_active() -> bool:
+                return context.is_active() and not self.settings.stopping()
+
+            for event in events.watch_events(self.services, caller, request.session_id, request.after, is_active):
+                if event is None:
+                    yield event_service_pb2.WatchEventsResponse(cursor=cursor)
+                    continue
+                cursor = event.seq
+                if not wanted or EVENTS.wire(event.kind) in wanted:
+                    yield event_service_pb2.WatchEventsResponse(
+                        event=wire_event(event, request.session_id), cursor=cursor
+                    )
+        finally:
+            self.settings.streams.release()
+
+
+class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServicer):
+    def CountTokens(
+        self, request: estimate_service_pb2.CountTokensRequest, context: grpc.ServicerContext
+    ) -> estimate_service_pb2.CountTokensResponse:
+        kind, model = request.WhichOneof("input"), model_ref(request.model)
+        text = request.text if kind == "text" else request.tools_json.decode(errors="replace")
+        counted = estimate.count_tokens(
+            self.services, model, None if kind == "rows" else text,
+            rows_input(request.rows, "rows") if kind == "rows" else None,
+        )  # fmt: skip
+        known = self.services.factor("", model)
+        return estimate_service_pb2.CountTokensResponse(
+            tokens=counted.tokens, bytes=counted.bytes,
+            source=SOURCES.wire(ReadingSource.EXACT if counted.exact and kind != "rows" else ReadingSource.ESTIMATED),
+            estimator_name=counted.estimator, estimator_factor=known.value, estimator_error=known.error,
+            row_tokens=[tokens for tokens, _ in counted.rows], warnings=wire_warnings(counted.warnings),
+        )  # fmt: skip
+
+    def ClassifyError(
+        self, request: estimate_service_pb2.ClassifyErrorRequest, context: grpc.ServicerContext
+    ) -> estimate_service_pb2.ClassifyErrorResponse:
+        found = estimate.classify_error(request.http_status, request.raw_body)
+        return estimate_service_pb2.ClassifyErrorResponse(
+            kind=REFUSALS.wire(found.kind), request_tokens=found.named_tokens, limit_tokens=found.named_limit,
+            retry_after=duration(found.retry_after),
+        )  # fmt: skip
+
+    def NormalizeUsage(
+        self, request: estimate_service_pb2.NormalizeUsageRequest, context: grpc.ServicerContext
+    ) -> estimate_service_pb2.NormalizeUsageResponse:
+        found = estimate.normalize_usage(self.services, model_ref(request.model), request.usage_json)
+        warnings = []
+        if found.missing:
+            warnings.append(Warning_(WarningCode.USAGE_MISSING, "the usage names no input tokens: unknown"))
+        if found.aggregated:
+            warnings.append(Warning_(WarningCode.USAGE_AGGREGATED, "the usage sums several calls and is no reading"))
+        return estimate_service_pb2.NormalizeUsageResponse(
+            usage=wire_usage(found.usage, aggregated=found.aggregated), warnings=wire_warnings(warnings)
+        )
+
+
+class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
+    def GetServerInfo(
+        self, request: admin_service_pb2.GetServerInfoRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.GetServerInfoResponse:
+        settings = self.settings
+        return admin_service_pb2.GetServerInfoResponse(
+            server=admin_pb2.ServerInfo(
+                version=settings.version, core_version=settings.core_version, start_time=timestamp(settings.start_time),
+                store=settings.store, embedder=settings.embedder, encodings=_core.encodings(),
+                formats=[FORMATS.wire(f) for f in Format if _served(f)],
+                max_request_bytes=settings.max_message_bytes, max_response_bytes=settings.max_message_bytes,
+                not_yet=sorted(NOT_YET),
+            )
+        )  # fmt: skip
+
+    def GetEffectiveConfig(
+        self, request: admin_service_pb2.GetEffectiveConfigRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.GetEffectiveConfigResponse:
+        entries = [admin_pb2.ConfigEntry(key=k, value=v, origin=o) for k, v, o in self.settings.config]
+        policy = effective(self.settings.policy) if self.settings.policy else None
+        return admin_service_pb2.GetEffectiveConfigResponse(entries=entries, policy=policy)
+
+    def ListModels(
+        self, request: admin_service_pb2.ListModelsRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.ListModelsResponse:
+        token, size = read_token(request), page_size(request.page_size)
+        start = token[0] if token else 0
+        part = self.settings.models[start : start + size]
+        more = start + size < len(self.settings.models)
+        return admin_service_pb2.ListModelsResponse(
+            models=[wire_model_info(ref, info) for ref, info in part],
+            next_page_token=page_token(request, start + size) if more else "",
+        )
+
+
+def _served(fmt: Format) -> bool:
+    try:
+        formats.require(fmt)
+    except FoldlineError:
+        return False
+    return True
+
+
+class CuratorServicer(Servicer, curator_service_pb2_grpc.CuratorServiceServicer):
+    Curate = not_yet("Curate")
+
+
+class ToolServicer(Servicer, tool_service_pb2_grpc.ToolServiceServicer):
+    ListAgentTools = not_yet("ListAgentTools")
+    CallAgentTool = not_yet("CallAgentTool")

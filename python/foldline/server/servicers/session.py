@@ -1,0 +1,277 @@
+"""SessionService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from foldline.commands import append_rows, list_rows, relist, sessions, transfer
+from foldline.commands.render_transcript import render_transcript
+from foldline.commands.verify_session import verify_session
+from foldline.domain.enums import Ownership, RowView
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.session import Session
+from foldline.server.codec.basics import enum_map, invalid, model_ref, wire_warnings
+from foldline.server.codec.policy import effective, layer
+from foldline.server.codec.rows import FORMATS, rows_input, wire_row
+from foldline.server.codec.sessions import OWNERSHIP, wire_cadence, wire_fault, wire_revision, wire_session, wire_totals
+from foldline.server.servicers.base import Servicer, caller_of, not_yet, page_size, page_token, read_token
+from foldline.v1 import session_pb2
+from foldline.v1 import session_service_pb2 as pb
+from foldline.v1 import session_service_pb2_grpc as rpc
+
+VIEWS = enum_map(session_pb2.RowView, RowView, "ROW_VIEW")
+MAX_FAULTS = 1024
+
+
+def optional(request: Any, name: str) -> Any:
+    return getattr(request, name) if request.HasField(name) else None
+
+
+class SessionServicer(Servicer, rpc.SessionServiceServicer):
+    ForkSession = not_yet("ForkSession")
+
+    def CreateSession(
+        self, request: pb.CreateSessionRequest, context: grpc.ServicerContext
+    ) -> pb.CreateSessionResponse:
+        view = sessions.create_session(
+            self.services, caller_of(request, context, "CreateSession"),
+            sessions.NewSession(
+                session_id=request.session_id, model=model_ref(request.model), policy=layer(request.policy),
+                labels=dict(request.labels), ownership=OWNERSHIP.domain(request.ownership) or Ownership.SIDECAR_OWNED,
+                request_id=request.request_id,
+            ),
+        )  # fmt: skip
+        return pb.CreateSessionResponse(session=wire_session(view.session))
+
+    def GetSession(self, request: pb.GetSessionRequest, context: grpc.ServicerContext) -> pb.GetSessionResponse:
+        view = sessions.get_session(self.services, caller_of(request, context, "GetSession"), request.session_id)
+        return pb.GetSessionResponse(
+            session=wire_session(view.session), totals=wire_totals(view), effective_policy=effective(view.policy),
+            cadence=wire_cadence(view.session.cadence),
+        )  # fmt: skip
+
+    def ListSessions(self, request: pb.ListSessionsRequest, context: grpc.ServicerContext) -> pb.ListSessionsResponse:
+        token, size = read_token(request), page_size(request.page_size)
+        caller = caller_of(request, context, "ListSessions")
+        wanted, after, found = dict(request.labels), token[0] if token else "", list[Session]()
+        while len(found) <= size:
+            page = sessions.list_sessions(self.services, caller, after, size + 1)
+            found += [s for s in page if wanted.items() <= s.labels.items()]
+            if len(page) <= size:
+                break
+            after = page[-1].session_id
+        following = page_token(request, found[size - 1].session_id) if len(found) > size else ""
+        return pb.ListSessionsResponse(sessions=[wire_session(s) for s in found[:size]], next_page_token=following)
+
+    def UpdateSession(
+        self, request: pb.UpdateSessionRequest, context: grpc.ServicerContext
+    ) -> pb.UpdateSessionResponse:
+        policy, labels, model = _changes(request)
+        view = sessions.update_session(
+            self.services, caller_of(request, context, "UpdateSession"),
+            sessions.SessionChange(
+                request.session_id, model=model, policy=policy, labels=labels,
+                expected_revision=optional(request, "expected_revision"), request_id=request.request_id,
+            ),
+        )  # fmt: skip
+        return pb.UpdateSessionResponse(session=wire_session(view.session))
+
+    def DeleteSession(
+        self, request: pb.DeleteSessionRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteSessionResponse:
+        caller = caller_of(request, context, "DeleteSession")
+        sessions.delete_session(self.services, caller, request.session_id, request.request_id)
+        return pb.DeleteSessionResponse()
+
+    def AppendRows(self, request: pb.AppendRowsRequest, context: grpc.ServicerContext) -> pb.AppendRowsResponse:
+        rows = rows_input(request.input, "input")
+        assert rows is not None
+        appended = append_rows.append_rows(
+            self.services, caller_of(request, context, "AppendRows"),
+            append_rows.Append(
+                request.session_id, rows, request.run_id, request.request_id, optional(request, "expected_revision")
+            ),
+        )  # fmt: skip
+        return pb.AppendRowsResponse(
+            revision=appended.revision, first_offset=appended.first_offset, last_offset=appended.last_offset,
+            warnings=wire_warnings(appended.warnings),
+        )  # fmt: skip
+
+    def EditRows(self, request: pb.EditRowsRequest, context: grpc.ServicerContext) -> pb.EditRowsResponse:
+        replacement = rows_input(request.replacement, "replacement") if request.HasField("replacement") else None
+        edited = relist.edit_rows(
+            self.services, caller_of(request, context, "EditRows"),
+            relist.Edit(
+                request.session_id, request.first_offset, request.last_offset, replacement, request.request_id,
+                optional(request, "expected_revision"),
+            ),
+        )  # fmt: skip
+        return pb.EditRowsResponse(
+            revision=edited.revision, first_offset=edited.first_offset, last_offset=edited.last_offset,
+            cancelled_run_id=edited.run_cancelled, warnings=wire_warnings(edited.warnings),
+        )  # fmt: skip
+
+    def PinRows(self, request: pb.PinRowsRequest, context: grpc.ServicerContext) -> pb.PinRowsResponse:
+        pinned = relist.pin_rows(
+            self.services, caller_of(request, context, "PinRows"), request.session_id, list(request.offsets),
+            request.pinned, request.request_id,
+        )  # fmt: skip
+        return pb.PinRowsResponse(changed=pinned.changed, revision=pinned.revision)
+
+    def ListRows(self, request: pb.ListRowsRequest, context: grpc.ServicerContext) -> pb.ListRowsResponse:
+        token = read_token(request)
+        position, pinned = token or (0, None)
+        revision = pinned if token else optional(request, "revision")
+        view = VIEWS.domain(request.view) or RowView.ACTIVE
+        page = list_rows.list_rows(
+            self.services, caller_of(request, context, "ListRows"), request.session_id, view,
+            None if view is RowView.ARCHIVE else revision, position, page_size(request.page_size),
+        )  # fmt: skip
+        rows = []
+        for row, active in zip(page.rows, page.active, strict=True):
+            wire = wire_row(row)
+            wire.archived = not active
+            rows.append(wire)
+        following = "" if page.next_position is None else page_token(request, page.next_position, page.revision)
+        return pb.ListRowsResponse(rows=rows, next_page_token=following, revision=page.revision)
+
+    def ReadRow(self, request: pb.ReadRowRequest, context: grpc.ServicerContext) -> pb.ReadRowResponse:
+        given = request.HasField("range")
+        read = list_rows.read_row(
+            self.services, caller_of(request, context, "ReadRow"), request.session_id, request.offset,
+            request.range.start if given else 0, request.range.end if given else None,
+        )  # fmt: skip
+        row = wire_row(read.row)
+        row.archived = not read.active
+        if given:
+            # A range is asked for because the whole does not fit: the row itself then travels without its content.
+            row.ClearField("body")
+        made = pb.ReadRowResponse(row=row, text=read.text, text_bytes=read.total)
+        made.range.start, made.range.end = read.first_byte, read.last_byte
+        return made
+
+    def ListRevisions(
+        self, request: pb.ListRevisionsRequest, context: grpc.ServicerContext
+    ) -> pb.ListRevisionsResponse:
+        token = read_token(request)
+        found, _, following = list_rows.list_revisions(
+            self.services, caller_of(request, context, "ListRevisions"), request.session_id, token[0] if token else -1,
+            page_size(request.page_size),
+        )  # fmt: skip
+        return pb.ListRevisionsResponse(
+            revisions=[wire_revision(r) for r in found],
+            next_page_token="" if following is None else page_token(request, following),
+        )
+
+    def RestoreRevision(
+        self, request: pb.RestoreRevisionRequest, context: grpc.ServicerContext
+    ) -> pb.RestoreRevisionResponse:
+        restored = relist.restore_revision(
+            self.services, caller_of(request, context, "RestoreRevision"), request.session_id, request.revision,
+            request.request_id, optional(request, "expected_revision"),
+        )  # fmt: skip
+        return pb.RestoreRevisionResponse(
+            revision=restored.revision, cancelled_run_id=restored.run_cancelled, rows_active=restored.rows_active
+        )
+
+    def RenderTranscript(
+        self, request: pb.RenderTranscriptRequest, context: grpc.ServicerContext
+    ) -> pb.RenderTranscriptResponse:
+        rendered = render_transcript(
+            self.services, caller_of(request, context, "RenderTranscript"), request.session_id,
+            FORMATS.domain(request.format), optional(request, "revision"),
+        )  # fmt: skip
+        return pb.RenderTranscriptResponse(
+            rendered_json=rendered.json, revision=rendered.revision, warnings=wire_warnings(rendered.warnings)
+        )
+
+    def VerifySession(
+        self, request: pb.VerifySessionRequest, context: grpc.ServicerContext
+    ) -> pb.VerifySessionResponse:
+        verified = verify_session(self.services, caller_of(request, context, "VerifySession"), request.session_id)
+        faults = [wire_fault(f) for f in verified.faults[:MAX_FAULTS]]
+        if len(verified.faults) > MAX_FAULTS:
+            faults[-1] = session_pb2.VerifyFault(
+                rule="V10", detail=f"{len(verified.faults) - MAX_FAULTS + 1} further faults are not listed"
+            )
+        return pb.VerifySessionResponse(
+            ok=not verified.faults, rows_total=verified.rows_total, rows_active=verified.rows_active,
+            rows_archived=verified.rows_archived, folds=verified.folds, faults=faults,
+        )  # fmt: skip
+
+    def ExportSession(
+        self, request: pb.ExportSessionRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ExportSessionResponse]:
+        self.settings.streams.acquire()
+        try:
+            caller = caller_of(request, context, "ExportSession")
+            held: bytes | None = None
+            number = 0
+            for chunk in transfer.export_session(self.services, caller, request.session_id):
+                if held is not None:
+                    yield pb.ExportSessionResponse(sequence=number, jsonl=held)
+                    number += 1
+                held = chunk
+            yield pb.ExportSessionResponse(sequence=number, jsonl=held or b"", last=True)
+        finally:
+            self.settings.streams.release()
+
+    def ImportSession(
+        self, request_iterator: Iterator[pb.ImportSessionRequest], context: grpc.ServicerContext
+    ) -> pb.ImportSessionResponse:
+        self.settings.streams.acquire()
+        try:
+            first = next(request_iterator, None)
+            if first is None or first.WhichOneof("part") != "header":
+                raise invalid("header", "", "first message", "the first message of an import is its header")
+            header = first.header
+            caller = caller_of(first, context, "ImportSession")
+            view = transfer.import_session(
+                self.services, caller, _chunks(request_iterator), header.session_id, header.request_id
+            )
+            return pb.ImportSessionResponse(session=wire_session(view.session), rows=view.rows_total)
+        finally:
+            self.settings.streams.release()
+
+
+def _chunks(messages: Iterator[pb.ImportSessionRequest]) -> Iterator[bytes]:
+    for expected, message in enumerate(messages):
+        if message.WhichOneof("part") != "chunk":
+            raise invalid("header", "", "once", "an import has one header")
+        if message.chunk.sequence != expected:
+            raise FoldlineError(
+                Reason.FORMAT_INVALID, f"chunk {message.chunk.sequence} came where {expected} was due",
+                given=message.chunk.sequence, expected=expected,
+            )  # fmt: skip
+        yield message.chunk.jsonl
+
+
+def _changes(request: pb.UpdateSessionRequest) -> tuple[dict[str, Any] | None, dict[str, str] | None, Any]:
+    """What an update changes: the paths of its mask, or without one every field that is set (AIP-134)."""
+    paths = list(request.update_mask.paths)
+    policy: dict[str, Any] | None = layer(request.policy) if request.HasField("policy") else None
+    labels = dict(request.labels) if request.labels else None
+    model = model_ref(request.model) if request.HasField("model") else None
+    if not paths:
+        return policy, labels, model
+    top = {p.split(".")[0] for p in paths}
+    unknown = top - {"policy", "labels", "model"}
+    if unknown:
+        raise invalid(
+            "update_mask", ",".join(sorted(unknown)), "policy, policy.<knob>, labels, model",
+            f"update_mask names {sorted(unknown)}",
+        )  # fmt: skip
+    given = policy or {}
+    knobs = [p.removeprefix("policy.") for p in paths if p.startswith("policy.")]
+    masked = dict(given) if "policy" in paths else {}
+    for knob in knobs:
+        inside = {k: v for k, v in given.items() if k == knob or k.startswith(knob + ".")}
+        masked.update(inside or {knob: None})
+    return (
+        masked if "policy" in top else None,
+        dict(request.labels) if "labels" in top else None,
+        model if "model" in top else None,
+    )
