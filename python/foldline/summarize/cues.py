@@ -17,7 +17,7 @@ def _words(*lines: str, start: str = r"\b", end: str = r"\b") -> re.Pattern[str]
 
 
 DECIDES = _words(
-    r"decid\w+|decision|chose|choose|chosen|instead of|rather than|because|therefore|so that|root cause|turns out",
+    r"decid\w+|decision|cho(?:se|ose|sen)|instead of|rather than|because|therefore|so that|root cause|turns out",
     r"the reason|caused by|due to|agreed|we(?:['’]ll| will) (?:use|keep|go)|going with|switch(?:ed)? to|trade-?off",
     r"the (?:issue|problem|fix|plan|approach|solution) (?:is|was)|means that|approach|recommend|proposal",
     r"weil|deshalb|entschieden|stattdessen|parce que|donc|porque|entonces|decidimos|потому что|решили",
@@ -35,8 +35,9 @@ REPORTS = _words(
     r"=完成|已|完了|しました",
 )
 AHEAD = _words(
-    r"todo|to do|next steps?|remaining|still (?:need|have|to|missing)|not yet|later|follow[- ]?up|pending|blocked|waiting",
-    r"open question|left to|outstanding|will (?:then|need)|should (?:then|also)|offen|nächste|reste à|pendiente|falta",
+    r"todo|to do|next steps?|remaining|still (?:need|have|to|missing)|not yet|later|follow[- ]?up|pending|blocked",
+    r"waiting|open question|left to|outstanding|will (?:then|need)|should (?:then|also)",
+    r"offen|nächste|reste à|pendiente|falta",
     r"=下一步|待办|尚未|次に|残り",
 )
 ASKS = re.compile(r"[?？]\W{0,6}$")

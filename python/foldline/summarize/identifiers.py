@@ -71,7 +71,7 @@ _KIND_WEIGHT = {
     IdentifierKind.URL: 1.2, IdentifierKind.PATH: 1.2, IdentifierKind.ID: 1.1, IdentifierKind.CODE: 1.1,
     IdentifierKind.NAME: 0.7, IdentifierKind.NUMBER: 0.6, IdentifierKind.CONSTRAINT: 2.0,
 }  # fmt: skip
-_USER, _PASTE, _ERROR, _ARGUMENT, _ASSISTANT, _RESULT = 3.0, 1.6, 1.5, 1.0, 1.0, 0.25
+_USER, _CLOSING, _PASTE, _ERROR, _ARGUMENT, _ASSISTANT, _RESULT = 3.0, 2.4, 1.6, 1.5, 1.0, 1.0, 0.25
 MATTERS = {
     IdentifierKind.URL: 1.2, IdentifierKind.PATH: 1.7, IdentifierKind.ID: 1.5, IdentifierKind.CODE: 1.5,
     IdentifierKind.NAME: 1.7, IdentifierKind.NUMBER: 1.0, IdentifierKind.CONSTRAINT: 0.0,
@@ -132,7 +132,8 @@ class _Tally:
 
 
 def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()) -> tuple[Identifier, ...]:
-    """Identifiers that matter, by falling weight: said by the user, in a failure, or spoken of more than once.
+    """Identifiers that matter, by falling weight: said by the user, in a closing answer, in a
+    failure, or more than once.
 
     Long tool output is not scanned whole, and what stands only in output does not matter: an identifier of a listing
     does when somebody speaks of it.
@@ -157,7 +158,7 @@ def identifiers_of(reading: Reading, constraints: Iterable[tuple[int, str]] = ()
         users = request.speaker == "user" and len(request.text) <= _PASTED
         add(request.offset, request.text, _USER if users else _PASTE)
     for statement in reading.statements:
-        add(statement.offset, statement.text, _ASSISTANT)
+        add(statement.offset, statement.text, _CLOSING if statement.final else _ASSISTANT)
     for call in reading.calls:
         add(call.offset, call.arguments, _ARGUMENT)
         if call.outcome == CALL_FAILED:

@@ -41,7 +41,8 @@ _READS = re.compile(
 )
 _CHANGING_COMMAND = re.compile(
     r"\b(?:git (?:commit|push|checkout|merge|rebase|revert|mv|rm|reset|tag|branch)|rm|mv|cp|mkdir|touch|"
-    r"npm (?:i|install)|pip install|psql|alembic|kubectl (?:apply|delete|rollout|scale|set)|helm|terraform|docker|curl -X|chmod|tee)\b"
+    r"npm (?:i|install)|pip install|psql|alembic|kubectl (?:apply|delete|rollout|scale|set)|helm|terraform|docker|"
+    r"curl -X|chmod|tee)\b"
     r"|(?<![-0-9&=])>{1,2}\s?(?!&|/dev/null)"
 )
 _PATH = re.compile(r"[\w@.~+-]*(?:/[\w@.+\[\]() -]+)+/?|[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,7}")
@@ -56,7 +57,7 @@ _SUCCESS = re.compile(
 )
 _TABLE_RULE = re.compile(r"[-+|: ]{3,}")
 _ROW_COUNT = re.compile(r"\(\d+ rows?\)")
-_LINE_NUMBER = re.compile(r"^\s*\d+[:|\t ]\s?")
+_LINE_NUMBER = re.compile(r"^\s*\d+[:|\t]\s?")
 
 
 def camel_apart(name: str) -> str:

@@ -25,7 +25,7 @@ _INLINE_REASONING = re.compile(
 )
 _PROTOCOL_TAG = re.compile(
     r"<(?=/?\s*(?:\w+:)?(?:tool_?calls?|tool_?use|tool_?results?|tool_?response|function_?calls?|function_?results?|function|"
-    r"invoke|parameter|think|thinking|reasoning|scratchpad|system-reminder)\b|[|\uff5c])",
+    r"invoke|parameter|think|thinking|reasoning|scratchpad|analysis|system-reminder)\b|[|\uff5c])",
     re.IGNORECASE,
 )
 _PROTOCOL_WORD = re.compile(r"\[(?=/?(?:TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|INST)\])")
