@@ -15,7 +15,9 @@ from foldline.domain.rows import ModelRef
 from foldline.engine.appending import accept
 from foldline.engine.render import arrange
 
+FIXTURES = Path(__file__).resolve().parents[2] / "data" / "formats"
 REAL = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 NEW_SESSION = Session(key=1, tenant="t", session_id="s", create_time="", model=ModelRef())
 
 
@@ -38,13 +40,7 @@ def through(
 
 
 def dump(value: object) -> bytes:
-    return msgspec.json.encode(value, decimal_format="number") if _has_decimal(value) else json.dumps(value).encode()
-
-
-def _has_decimal(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_decimal, value.values()))
-    return any(map(_has_decimal, value)) if isinstance(value, list) else isinstance(value, Decimal)
+    return _ENCODER.encode(value)
 
 
 def load(data: bytes) -> object:

@@ -126,7 +126,7 @@ class _Writing:
         self.messages: list[dict[str, Json]] = []
         self.spans: list[tuple[int, ...]] = []
         self.losses = Losses()
-        self.calls: dict[str, ToolCallBlock] = {}
+        self.heads: dict[str, dict[str, Json]] = {}
 
     def system(self, item: SystemItem) -> None:
         self._add(Place.SYSTEM, item.content, item.offsets, item.row.body.extra)
@@ -142,15 +142,20 @@ class _Writing:
         if not blocks:
             self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
             return
-        calls = [b for b in blocks if isinstance(b, ToolCallBlock)]
-        self.calls = {name.unique_id: call for name, call in zip(item.calls, calls, strict=True)}
+        calls = (b for b in blocks if isinstance(b, ToolCallBlock))
+        self.heads = {name.unique_id: self._head(call, item) for name, call in zip(item.calls, calls, strict=True)}
         notes = read_notes(item.row.body.extra, FORMAT)
-        message = build(Place.ASSISTANT, blocks, head_of(Place.ASSISTANT), notes)
-        for call, written in zip(calls, message.get("tool_calls", ()), strict=False):
-            if written["id"] != call.call_id:
-                code = WarningCode.CALL_ID_RENAMED
-                self.losses.note("call ids too long for the API are shortened", *item.offsets, code=code)
-        self._append(message, item.offsets)
+        self._append(build(Place.ASSISTANT, blocks, head_of(Place.ASSISTANT), notes), item.offsets)
+
+    def _head(self, call: ToolCallBlock, item: AssistantItem) -> dict[str, Json]:
+        """The head of the message that answers ``call``."""
+        if _field_of(call) == "function_call":
+            return {"role": "function", "name": call.name}
+        call_id = str(write_call(call)["id"])
+        if call_id != call.call_id:
+            code = WarningCode.CALL_ID_RENAMED
+            self.losses.note("call ids too long for the API are shortened", *item.offsets, code=code)
+        return head_of(Place.RESULT, call_id)
 
     def results(self, item: ResultsItem) -> None:
         for result in item.results:
@@ -158,17 +163,11 @@ class _Writing:
 
     def _result(self, result: CallResult) -> None:
         offsets = (result.row.offset,) if result.row else ()
-        call = self.calls.get(result.call.unique_id)
-        extra = result.row.body.extra if result.row else ""
-        notes = read_notes(extra, FORMAT)
-        if call is not None and _field_of(call) == "function_call":
-            head: dict[str, Json] = {"role": "function", "name": call.name}
-        else:
-            head = head_of(Place.RESULT, str(write_call(call)["id"]) if call else result.call.call_id)
+        notes = read_notes(result.row.body.extra, FORMAT) if result.row else {}
         blocks = self._lower(result.content, Place.RESULT, offsets)
         if result.is_error:
             self.losses.note("results cannot be marked as errors: their text has to say so", *offsets)
-        self._append(build(Place.RESULT, blocks, head, notes), offsets)
+        self._append(build(Place.RESULT, blocks, self.heads[result.call.unique_id], notes), offsets)
 
     def native(self, item: NativeItem) -> None:
         self.losses.note("native compaction items have no form in chat completions and are left out", *item.offsets)
