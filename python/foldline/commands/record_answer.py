@@ -173,6 +173,7 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
         revisions_only_appends=only_appends,
         estimate=estimate,
         media_tokens=prepared.media_tokens,
+        answer_tokens=0 if dropped else sum(r.tokens for r in draft.rows if first <= r.offset <= last),
         aggregated=bool(normalized and normalized.aggregated),
         model=answer.model if answer.model.model else None,
     )

@@ -24,12 +24,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """P2: a provider count and the raw token sum of the transcript it covered (4.3)."""
+    """P2: a provider count and the raw token sum of the transcript it covered (4.3).
+
+    Attributes:
+        output_tokens: what the provider counted of the answer, where its rows came with it; ``output_covered`` is the
+            raw token sum of those rows, which it stands for.
+    """
 
     input_tokens: int
     revision: int
     covered_tokens: int
     model: ModelRef
+    output_tokens: int = 0
+    output_covered: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ START_SECONDS = 0.1
 FORCED_ATTEMPTS = 2
 """Attempts after a refusal that C4 and C6 let pass, with no answered request between."""
 SUMMARY_BYTES_A_TOKEN = 4
+ANSWER_RATIOS, ANSWER_ALLOWANCE = (0.5, 2.5), 256
+"""Reported output between these multiples of an answer's raw estimate, and so many tokens for its calls' frames, is its
+rows; more is reasoning that does not come back, less a count of something else."""
 
 _MANUAL_TRIGGERS = (Trigger.MANUAL, Trigger.CHECKPOINT)
 _SUPPRESSION_SKIPS = {
@@ -262,6 +265,7 @@ def answered(
     revisions_only_appends: bool,
     estimate: int,
     media_tokens: int = 0,
+    answer_tokens: int = 0,
     aggregated: bool = False,
     model: ModelRef | None = None,
 ) -> tuple[Cadence, UsageVerdict]:
@@ -273,6 +277,8 @@ def answered(
         revisions_only_appends: every revision since the request was an append that superseded no system row.
         estimate: tokens the request was estimated at, tools included, after the factor.
         media_tokens: part of ``estimate`` that stands for media, which are counted high.
+        answer_tokens: raw estimate of the rows that were appended with the answer, all that its output made; 0 where
+            some were dropped or come otherwise.
         aggregated: the usage sums several calls and is no reading.
         model: who answered, where the host says another than it asked for.
     """
@@ -297,6 +303,8 @@ def answered(
     if prepared.bounded:
         return cadence, UsageVerdict(count, counted=True)
     anchor = Anchor(count, prepared.revision, prepared.covered_tokens, by)
+    if usage is not None and _counts_the_rows(usage.output_tokens, answer_tokens):
+        anchor = replace(anchor, output_tokens=usage.output_tokens or 0, output_covered=answer_tokens)
     return replace(cadence, anchor=anchor), UsageVerdict(count, counted=True, anchored=True, learn=learn)
 
 
@@ -459,6 +467,13 @@ def _brings_under_hard_limits(plan: FoldPlan, report: PressureReport, limits: Li
 def _is_progress(change: int, whole: int, policy: Policy) -> bool:
     # The product of a decimal fraction may come out a hair above the whole number that is meant.
     return change >= policy.min_progress * whole - 1e-6
+
+
+def _counts_the_rows(output_tokens: int | None, answer_tokens: int) -> bool:
+    if not output_tokens or not answer_tokens:
+        return False
+    low, high = ANSWER_RATIOS
+    return low * answer_tokens <= output_tokens <= high * answer_tokens + ANSWER_ALLOWANCE
 
 
 def _has_newer_anchor(cadence: Cadence, prepared: Prepared) -> bool:

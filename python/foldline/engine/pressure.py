@@ -139,11 +139,12 @@ def _provider_count(m: Measurement, cadence: Cadence, threshold: int) -> Signal:
 
 
 def _projection(m: Measurement, cadence: Cadence, threshold: int, left_under: bool) -> Signal:
-    """P2: only the rows appended since are estimated."""
+    """P2: only the rows appended since are estimated, the answer's own by the provider's count of them."""
     kind, anchor = SignalKind.PROJECTION, cadence.anchor
     if anchor is None:
         return _signal(kind, None, threshold, ReadingSource.ABSENT, TriggerClass.ORDINARY)
-    grown = factors.apply(m.factor, max(0, m.transcript_tokens - anchor.covered_tokens))
+    since = max(0, m.transcript_tokens - anchor.covered_tokens - anchor.output_covered)
+    grown = anchor.output_tokens + factors.apply(m.factor, since)
     capacity = anchor.input_tokens < threshold and left_under
     trigger_class = TriggerClass.CAPACITY if capacity else TriggerClass.ORDINARY
     other = Suppression.OTHER_MODEL if anchor.model != m.model else None

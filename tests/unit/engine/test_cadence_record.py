@@ -221,6 +221,25 @@ def test_4_4_a_late_answer_does_not_clear_a_newer_fact() -> None:
     assert found.did_not_fit == DidNotFit("bounded")
 
 
+@pytest.mark.parametrize(
+    ("rule", "output", "rows", "kept"),
+    [
+        ("what the rows are worth", 120, 100, True),
+        ("half", 50, 100, True),
+        ("less than half counts something else", 49, 100, False),
+        ("the frames of calls", 2 * 100 + 50 + 256, 100, True),
+        ("more is reasoning that does not come back", 2 * 100 + 51 + 256, 100, False),
+        ("no rows came with it", 120, 0, False),
+        ("no count", None, 100, False),
+    ],
+)
+def test_p2_reported_output_stands_for_the_answers_rows(rule: str, output: int | None, rows: int, kept: bool) -> None:
+    usage = Usage(input_tokens=680, output_tokens=output)
+    found, _ = answered(Cadence(boundaries=12), usage, answer_tokens=rows)
+    assert found.anchor is not None
+    assert (found.anchor.output_tokens, found.anchor.output_covered) == ((output, rows) if kept else (0, 0))
+
+
 def test_4_3_the_answering_model_is_kept_where_the_host_names_it() -> None:
     found, _ = answered(Cadence(boundaries=12), Usage(input_tokens=680), model=OTHER)
     assert found.anchor is not None

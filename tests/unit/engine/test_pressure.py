@@ -107,6 +107,12 @@ def test_p2_only_the_rows_appended_since_are_estimated() -> None:
     assert signal(report, SignalKind.HISTORY_ESTIMATE).value == 750
 
 
+def test_p2_the_answers_own_rows_are_what_the_provider_counted() -> None:
+    m = replace(M, factor=Factor(MODEL, 1.5), transcript_tokens=500)
+    anchor = Anchor(600, 1, 400, MODEL, output_tokens=75, output_covered=60)
+    assert signal(measure(m, Cadence(anchor=anchor), LIMITS), SignalKind.PROJECTION).value == 600 + 75 + 60
+
+
 @pytest.mark.parametrize("kind", [SignalKind.PROVIDER_COUNT, SignalKind.PROJECTION])
 def test_4_3_readings_of_another_model_are_ignored(kind: SignalKind) -> None:
     cadence = Cadence(count=Reading(900, OTHER), anchor=Anchor(900, 1, 0, OTHER))
