@@ -101,7 +101,7 @@ _BLOCKS: dict[str, Callable[[Any, str], Any]] = {
     "transcript": lambda v, x: domain.TranscriptBlock(v.text, SPEECH.domain(v.source) or TranscriptSource.SPOKEN, x),
 }
 
-_BODIES: dict[str, Callable[[Any, dict[str, str], str], domain.RowBody]] = {
+_BODIES: dict[str, Callable[[Any, dict[str, Any], str], domain.RowBody]] = {
     "system": lambda v, c, f: domain.SystemRow(_content(v.content, f), v.key, v.version, **c),
     "notice": lambda v, c, f: domain.NoticeRow(_content(v.content, f), v.kind, **c),
     "user": lambda v, c, f: domain.UserRow(_content(v.content, f), **c),
@@ -120,7 +120,7 @@ _BODIES: dict[str, Callable[[Any, dict[str, str], str], domain.RowBody]] = {
         **c,
     ),
     "compaction_summary": lambda v, c, f: domain.CompactionSummaryRow(
-        v.text, v.fold_id, SOURCES.domain(v.source) or SummarySource.EXTRACTIVE, v.digest, **c  # type: ignore[arg-type]
+        v.text, v.fold_id, SOURCES.domain(v.source) or SummarySource.EXTRACTIVE, v.digest, **c
     ),
     "provider_compaction": lambda v, c, f: domain.ProviderCompactionRow(
         v.item_json.decode(errors="replace"),
