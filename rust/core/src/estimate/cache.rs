@@ -6,7 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::Encoding;
-use super::vocab::{Scratch, Vocab};
+use super::merge::{Scratch, count_long, count_short};
+use super::vocab::Vocab;
 
 /// 2^14 sets of two entries: 512 KiB, about what a core's second-level cache holds.
 const SET_BITS: u32 = 14;
@@ -48,7 +49,7 @@ impl Cache {
         while at < text.len() {
             let end = split(text, at);
             total += if end - at > LONGEST {
-                vocab.encode_piece(&text[at..end], &mut self.scratch).len()
+                count_long(vocab, &text[at..end], &mut self.scratch)
             } else {
                 self.short(vocab, key(text, at, end - at))
             };
@@ -60,16 +61,22 @@ impl Cache {
     #[inline]
     fn short(&mut self, vocab: &Vocab, key: u128) -> usize {
         let set = hash(key) & (self.sets.len() - 1);
+        let entry = self.sets[set][0];
+        let entry = if entry & KEY_MASK == key { entry } else { self.second(vocab, key, set) };
+        (entry >> COUNT_SHIFT) as usize
+    }
+
+    /// The set's second entry moves up if it is the one; else a new one takes its place and moves up.
+    #[inline(never)]
+    fn second(&mut self, vocab: &Vocab, key: u128, set: usize) -> u128 {
         let [first, second] = &mut self.sets[set];
+        std::mem::swap(first, second);
         if *first & KEY_MASK != key {
-            std::mem::swap(first, second);
-            if *first & KEY_MASK != key {
-                let bytes = key.to_le_bytes();
-                let count = vocab.count_short(&bytes[..(key >> LENGTH_SHIFT) as usize]);
-                *first = key | (count as u128) << COUNT_SHIFT;
-            }
+            let bytes = key.to_le_bytes();
+            let count = count_short(vocab, &bytes[..(key >> LENGTH_SHIFT) as usize]);
+            *first = key | (count as u128) << COUNT_SHIFT;
         }
-        (*first >> COUNT_SHIFT) as usize
+        *first
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod cache;
 mod classes;
+mod merge;
 mod rows;
 mod split;
 mod trie;
@@ -81,9 +82,9 @@ impl Encoding {
     pub fn encode(self, text: &str) -> Vec<u32> {
         let vocab = self.vocab();
         let mut tokens = Vec::new();
-        let mut scratch = vocab::Scratch::new();
+        let mut scratch = merge::Scratch::new();
         self.pieces(text.as_bytes(), |start, end| {
-            tokens.extend_from_slice(vocab.encode_piece(&text.as_bytes()[start..end], &mut scratch));
+            tokens.extend_from_slice(merge::encode(vocab, &text.as_bytes()[start..end], &mut scratch));
         });
         tokens
     }

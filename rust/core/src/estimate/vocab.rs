@@ -1,20 +1,16 @@
-//! The tables of a vocabulary and the byte-pair encoding of one piece.
-//!
-//! A sequence of tokens is the encoding of its bytes exactly if every two neighbours are the encoding of theirs. So a
-//! piece is encoded from left to right with the longest token that is compatible with the one before, going back where
-//! that leads nowhere. Every position is given up at most once, so the work is linear in the piece's length times the
-//! longest token's, whatever the bytes are.
+//! The tables of a vocabulary, built at first use from what the build script embedded.
 
 use std::sync::OnceLock;
 
 use super::Encoding;
 use super::trie::{NONE, Trie};
 
+/// A free slot of a [`Pairs`] table.
 const EMPTY: u64 = u64::MAX;
-const MEMO_BITS: u32 = 14;
-const FILTER_BITS: u32 = 21;
 /// Bits of a token rank.
 const RANK_BITS: u32 = 18;
+/// 2^21 bits: 256 KiB, a tenth of them set.
+const FILTER_BITS: u32 = 21;
 
 static CL100K: OnceLock<Vocab> = OnceLock::new();
 static O200K: OnceLock<Vocab> = OnceLock::new();
@@ -59,73 +55,85 @@ pub fn token_bytes(encoding: Encoding) -> Vec<Vec<u8>> {
     tokens
 }
 
-/// Open addressing with linear probing; a slot holds a key above `BITS` bits of value.
-struct Table<const BITS: u32> {
-    slots: Vec<u64>,
-    shift: u32,
+/// A pair of tokens as one number.
+#[inline]
+pub fn pair_key(left: u32, right: u32) -> u64 {
+    u64::from(left) << RANK_BITS | u64::from(right)
 }
 
-impl<const BITS: u32> Table<BITS> {
+/// Which pairs of tokens merge, and into what.
+///
+/// A token is merged from one pair only: the last two pieces that merging its own bytes leaves. Two neighbours whose
+/// bytes together are a token are always that pair, since merging would otherwise have crossed them before.
+struct Pairs {
+    /// Open addressing with linear probing; a slot holds a pair above the merged token.
+    slots: Vec<u64>,
+    /// Bits of the pairs' hashes: most pairs are none, and this says so from a nearer cache than the slots.
+    filter: Vec<u64>,
+}
+
+impl Pairs {
     fn with_room_for(entries: usize) -> Self {
         let size = (entries * 9 / 8).next_power_of_two();
-        Self { slots: vec![EMPTY; size], shift: 64 - size.trailing_zeros() }
+        Self { slots: vec![EMPTY; size], filter: vec![0; 1 << (FILTER_BITS - 6)] }
     }
 
     #[inline]
-    fn start(&self, key: u64) -> usize {
-        (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize
+    fn hash(key: u64) -> u64 {
+        key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    fn insert(&mut self, key: u64, value: u32) {
-        let mut at = self.start(key);
+    #[inline]
+    fn bit(hash: u64) -> (usize, u64) {
+        let bit = hash >> (64 - FILTER_BITS);
+        ((bit / 64) as usize, 1 << (bit % 64))
+    }
+
+    #[inline]
+    fn first_slot(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & (self.slots.len() - 1)
+    }
+
+    fn insert(&mut self, key: u64, token: u32) {
+        let hash = Self::hash(key);
+        let (word, bit) = Self::bit(hash);
+        self.filter[word] |= bit;
+        let mut at = self.first_slot(hash);
         while self.slots[at] != EMPTY {
             at = (at + 1) & (self.slots.len() - 1);
         }
-        self.slots[at] = key << BITS | u64::from(value);
+        self.slots[at] = key << RANK_BITS | u64::from(token);
     }
 
     #[inline]
     fn get(&self, key: u64) -> Option<u32> {
-        let mask = self.slots.len() - 1;
-        let mut at = self.start(key) & mask;
+        let hash = Self::hash(key);
+        let (word, bit) = Self::bit(hash);
+        if self.filter[word] & bit == 0 {
+            return None;
+        }
+        let mut at = self.first_slot(hash);
         loop {
             let slot = self.slots[at];
-            if slot >> BITS == key {
-                return Some((slot & ((1 << BITS) - 1)) as u32);
+            if slot >> RANK_BITS == key {
+                return Some((slot & ((1 << RANK_BITS) - 1)) as u32);
             }
             if slot == EMPTY {
                 return None;
             }
-            at = (at + 1) & mask;
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
 }
 
-/// Room for encoding one piece, kept between pieces.
-pub struct Scratch {
-    tokens: Vec<u32>,
-    given_up: Vec<u64>,
-    compatible: Vec<u64>,
-}
-
-impl Scratch {
-    pub const fn new() -> Self {
-        Self { tokens: Vec::new(), given_up: Vec::new(), compatible: Vec::new() }
-    }
-}
-
+/// The tables of one vocabulary. Tokens go by their rank; merging goes by rank too, lowest first.
 pub struct Vocab {
-    /// The two parts of each token; a byte token stands for itself twice.
     split: Vec<(u32, u32)>,
     len: Vec<u8>,
-    /// The longest token that is a proper prefix of this one.
     shorter: Vec<u32>,
-    pairs: Table<RANK_BITS>,
-    /// Bits of the pairs' hashes: most pairs are none, and this answers so from a nearer cache than the table.
-    maybe_pairs: Vec<u64>,
+    pairs: Pairs,
     trie: Trie,
     byte_token: [u32; 256],
-    /// The token of two bytes, or [`NONE`].
     two_bytes: Vec<u32>,
 }
 
@@ -140,13 +148,10 @@ impl Vocab {
         for (rank, &byte) in bytes.iter().enumerate() {
             byte_token[byte as usize] = rank as u32;
         }
-        let mut maybe_pairs = vec![0; 1 << (FILTER_BITS - 6)];
-        let mut pairs = Table::with_room_for(merges.len());
+        let mut pairs = Pairs::with_room_for(merges.len());
         for (index, &(left, right)) in merges.iter().enumerate() {
             split.push((left, right));
             pairs.insert(pair_key(left, right), (256 + index) as u32);
-            let bit = filter_bit(pair_key(left, right));
-            maybe_pairs[bit / 64] |= 1 << (bit % 64);
             for part in [left as usize, right as usize] {
                 text.extend_from_within(starts[part]..starts[part + 1]);
             }
@@ -161,170 +166,48 @@ impl Vocab {
             }
         }
         let (trie, shorter) = Trie::build(count, |rank| &text[starts[rank as usize]..starts[rank as usize + 1]]);
-        Self { split, len, shorter, pairs, maybe_pairs, trie, byte_token, two_bytes }
+        Self { split, len, shorter, pairs, trie, byte_token, two_bytes }
     }
 
+    /// The token that two neighbours merge into.
     #[inline]
-    fn joined(&self, left: u32, right: u32) -> Option<u32> {
-        let key = pair_key(left, right);
-        let bit = filter_bit(key);
-        if self.maybe_pairs[bit / 64] >> (bit % 64) & 1 == 0 {
-            return None;
-        }
-        self.pairs.get(key)
+    pub fn joined(&self, left: u32, right: u32) -> Option<u32> {
+        self.pairs.get(pair_key(left, right))
     }
 
+    /// The token of two bytes, or [`NONE`].
     #[inline]
-    fn compatible_memo(&self, left: u32, right: u32, memo: &mut [u64]) -> bool {
-        let key = pair_key(left, right);
-        let slot = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - MEMO_BITS)) as usize & (memo.len() - 1);
-        let entry = memo[slot];
-        if entry >> 1 == key {
-            return entry & 1 == 1;
-        }
-        let valid = self.compatible(left, right);
-        memo[slot] = key << 1 | u64::from(valid);
-        valid
+    pub fn two_bytes(&self, first: u8, second: u8) -> u32 {
+        self.two_bytes[usize::from(first) << 8 | usize::from(second)]
     }
 
-    /// Whether two tokens, each the encoding of its bytes, are together the encoding of theirs.
-    ///
-    /// Takes the merges that made them back, latest first; they are not if one that joins both sides would have come
-    /// before the merge taken back last.
+    /// The token of a byte.
     #[inline]
-    fn compatible(&self, mut left: u32, mut right: u32) -> bool {
-        let mut limit = NONE;
-        loop {
-            if self.joined(left, right).is_some_and(|joined| joined < limit) {
-                return false;
-            }
-            if left > right {
-                let part = self.split[left as usize].1;
-                if part != left {
-                    // Of equal merges the left one comes first: on this side the joining merge must be strictly older.
-                    limit = left;
-                    left = part;
-                    continue;
-                }
-                let part = self.split[right as usize].0;
-                if part == right {
-                    return true;
-                }
-                limit = right + 1;
-                right = part;
-            } else {
-                let part = self.split[right as usize].0;
-                if part != right {
-                    limit = right + 1;
-                    right = part;
-                    continue;
-                }
-                let part = self.split[left as usize].1;
-                if part == left {
-                    return true;
-                }
-                limit = left;
-                left = part;
-            }
-        }
-    }
-
-    pub fn count_short(&self, piece: &[u8]) -> usize {
-        let mut tokens = [0u32; 16];
-        let mut ranks = [NONE; 16];
-        let mut len = piece.len().min(16);
-        for (token, &byte) in tokens.iter_mut().zip(piece) {
-            *token = self.byte_token[byte as usize];
-        }
-        for (rank, pair) in ranks.iter_mut().zip(piece.windows(2)) {
-            *rank = self.two_bytes[(pair[0] as usize) << 8 | pair[1] as usize];
-        }
-        loop {
-            let mut best = NONE;
-            let mut at = 0;
-            for i in 0..len - 1 {
-                if ranks[i] < best {
-                    best = ranks[i];
-                    at = i;
-                }
-            }
-            if best == NONE {
-                return len;
-            }
-            tokens[at] = best;
-            len -= 1;
-            if len == 1 {
-                return 1;
-            }
-            for i in at + 1..len {
-                tokens[i] = tokens[i + 1];
-                ranks[i] = ranks[i + 1];
-            }
-            ranks[len - 1] = NONE;
-            if at + 1 < len {
-                ranks[at] = self.joined(tokens[at], tokens[at + 1]).unwrap_or(NONE);
-            }
-            if at > 0 {
-                ranks[at - 1] = self.joined(tokens[at - 1], tokens[at]).unwrap_or(NONE);
-            }
-        }
-    }
-
-    /// The encoding of a non-empty piece.
-    pub fn encode_piece<'a>(&self, piece: &[u8], scratch: &'a mut Scratch) -> &'a [u32] {
-        let Scratch { tokens, given_up, compatible } = scratch;
-        if compatible.is_empty() {
-            compatible.resize(1 << MEMO_BITS, u64::MAX);
-        }
-        tokens.clear();
-        let mut next = self.trie.longest(piece);
-        if self.len[next as usize] as usize == piece.len() {
-            tokens.push(next);
-            return tokens;
-        }
-        given_up.clear();
-        given_up.resize(piece.len() / 64 + 1, 0);
-        let mut at = 0;
-        loop {
-            let end = at + self.len[next as usize] as usize;
-            let fits = given_up[end / 64] >> (end % 64) & 1 == 0
-                && tokens.last().is_none_or(|&last| self.compatible_memo(last, next, compatible));
-            if fits {
-                tokens.push(next);
-                if end == piece.len() {
-                    return tokens;
-                }
-                at = end;
-                next = self.trie.longest(&piece[at..]);
-                continue;
-            }
-            let shorter = self.shorter[next as usize];
-            if shorter != NONE {
-                next = shorter;
-            } else if let Some(last) = tokens.pop() {
-                given_up[at / 64] |= 1 << (at % 64);
-                at -= self.len[last as usize] as usize;
-                next = last;
-            } else {
-                // Unreachable: single bytes always are a start. Kept total rather than a panic.
-                tokens.extend(piece.iter().map(|&byte| self.byte_token[byte as usize]));
-                return tokens;
-            }
-        }
+    pub fn byte(&self, byte: u8) -> u32 {
+        self.byte_token[usize::from(byte)]
     }
 
     /// Length in bytes of a token.
+    #[inline]
     pub fn token_len(&self, token: u32) -> usize {
-        self.len[token as usize] as usize
+        usize::from(self.len[token as usize])
     }
-}
 
-#[inline]
-fn filter_bit(key: u64) -> usize {
-    (key.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (64 - FILTER_BITS)) as usize
-}
+    /// The longest other token that this one starts with, or [`NONE`].
+    #[inline]
+    pub fn shorter(&self, token: u32) -> u32 {
+        self.shorter[token as usize]
+    }
 
-#[inline]
-fn pair_key(left: u32, right: u32) -> u64 {
-    u64::from(left) << RANK_BITS | u64::from(right)
+    /// The two tokens that this one is merged from; a byte's token is itself twice.
+    #[inline]
+    pub fn parts(&self, token: u32) -> (u32, u32) {
+        self.split[token as usize]
+    }
+
+    /// The longest token that the bytes start with; there are some.
+    #[inline]
+    pub fn longest(&self, bytes: &[u8]) -> u32 {
+        self.trie.longest(bytes)
+    }
 }
