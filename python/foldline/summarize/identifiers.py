@@ -47,6 +47,7 @@ _EXTENSION = (
 _UNIT = r"(?:%|[kKMGT]i?[Bb]|ms|µs|s|min|h|px|rows|tokens|rps|USD|EUR)"
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,9}://[^\s<>\"'`)\]}|,]+")
 _QUOTED = re.compile(r"`([^`\n]{2,60})`")
+_GROUPED = re.compile(r"(?<![\w.,])[$€£¥]?\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w,])")
 _MEASURED = re.compile(r"(?<![\w.])\d[\d,.]* " + _UNIT + r"(?!\w)")
 WORDS = re.compile(r"[^\s\"'`<>(){}\[\],;|=!?*]{2,200}")
 _PATTERN = re.compile(
@@ -95,6 +96,10 @@ def find_identifiers(text: str) -> dict[str, IdentifierKind]:
         for quoted in _QUOTED.findall(text):
             inner = _identifiers_in(quoted.strip())
             found.update(inner if quoted.strip() in dict(inner) else {quoted.strip(): IdentifierKind.NAME})
+    if "," in text:
+        for grouped in _GROUPED.findall(text):
+            found[grouped] = IdentifierKind.NUMBER
+        text = _GROUPED.sub(" ", text)
     for measured in _MEASURED.findall(text):
         found[measured] = IdentifierKind.NUMBER
     for word in set(WORDS.findall(_LINE_NUMBERS.sub("", text))):
