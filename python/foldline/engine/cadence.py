@@ -32,7 +32,7 @@ START_SECONDS = 0.1
 FORCED_ATTEMPTS = 2
 """Attempts after a refusal that C4 and C6 let pass, with no answered request between."""
 SUMMARY_BYTES_A_TOKEN = 4
-ANSWER_RATIOS, ANSWER_ALLOWANCE = (0.5, 2.5), 256
+ANSWER_RATIOS, ANSWER_ALLOWANCE = (0.25, 2.5), 256
 """Reported output between these multiples of an answer's raw estimate, and so many tokens for its calls' frames, is its
 rows; more is reasoning that does not come back, less a count of something else."""
 

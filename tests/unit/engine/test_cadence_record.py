@@ -225,8 +225,8 @@ def test_4_4_a_late_answer_does_not_clear_a_newer_fact() -> None:
     ("rule", "output", "rows", "kept"),
     [
         ("what the rows are worth", 120, 100, True),
-        ("half", 50, 100, True),
-        ("less than half counts something else", 49, 100, False),
+        ("a quarter, where signatures of reasoning are estimated high", 25, 100, True),
+        ("less than a quarter counts something else", 24, 100, False),
         ("the frames of calls", 2 * 100 + 50 + 256, 100, True),
         ("more is reasoning that does not come back", 2 * 100 + 51 + 256, 100, False),
         ("no rows came with it", 120, 0, False),
