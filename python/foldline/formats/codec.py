@@ -10,7 +10,7 @@ from typing import Any
 from foldline.domain.enums import Format
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.rows import ContentBlock, StructuredBlock, TextBlock
-from foldline.formats.json_text import Json, loads, text
+from foldline.formats.json_text import Json, loads_or, text
 from foldline.formats.notes import Notes, apply, diff, read_notes, with_notes
 
 
@@ -89,10 +89,7 @@ VERBATIM = "verbatim"
 
 
 def _write_verbatim(block: StructuredBlock) -> dict[str, Json]:
-    try:
-        value, _ = loads(block.json.encode())
-    except FoldlineError:
-        value = None
+    value = loads_or(block.json, None)
     return value if isinstance(value, dict) else {"type": "text", "text": block.json}
 
 

@@ -49,6 +49,14 @@ def loads(data: bytes, what: str = "json") -> tuple[Json, int]:
         raise FoldlineError(Reason.FORMAT_INVALID, f"{what} holds a number out of range", field=what) from None
 
 
+def loads_or(given: str, default: Json) -> Json:
+    """The value of JSON text that a row keeps, ``default`` where it is none."""
+    try:
+        return loads(given.encode())[0]
+    except FoldlineError:
+        return default
+
+
 def repair(data: bytes, what: str = "json") -> tuple[bytes, int]:
     """Replaces escapes of lone surrogates by U+FFFD (XF5); returns the text and how many there were.
 

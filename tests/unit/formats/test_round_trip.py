@@ -6,6 +6,7 @@ import pytest
 from foldline import formats
 from foldline.domain.enums import Format
 from foldline.domain.rows import encode_body
+
 from tests.unit.formats.transcripts import FIXTURES, arranged, canon, dump, load, through
 from tests.validity import anthropic_faults, openai_chat_faults
 

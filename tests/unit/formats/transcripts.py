@@ -9,9 +9,8 @@ import msgspec
 from foldline import formats
 from foldline.domain.arrangement import Arrangement
 from foldline.domain.enums import Format
-from foldline.domain.rows import NewRow, Row
+from foldline.domain.rows import ModelRef, NewRow, Row
 from foldline.domain.session import CallState, Session
-from foldline.domain.rows import ModelRef
 from foldline.engine.appending import accept
 from foldline.engine.render import arrange
 

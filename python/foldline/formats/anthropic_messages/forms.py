@@ -18,7 +18,7 @@ from foldline.domain.rows import (
     ToolCallBlock,
 )
 from foldline.formats.codec import Codec, Form, Place
-from foldline.formats.json_text import Json, loads, text
+from foldline.formats.json_text import Json, loads, loads_or, text
 from foldline.formats.media import document_text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import is_foreign
@@ -133,14 +133,7 @@ def _read_server_use(block: dict[str, Json]) -> ServerToolBlock | None:
 
 
 def _write_server_use(kind: str, block: ServerToolBlock) -> dict[str, Json]:
-    return {"type": kind, "id": block.call_id, "name": block.name, "input": _value(block.json)}
-
-
-def _value(json: str) -> Json:
-    try:
-        return loads(json.encode())[0]
-    except FoldlineError:
-        return {}
+    return {"type": kind, "id": block.call_id, "name": block.name, "input": loads_or(block.json, {})}
 
 
 def _read_server_result(block: dict[str, Json]) -> ServerToolBlock | None:
@@ -151,7 +144,7 @@ def _read_server_result(block: dict[str, Json]) -> ServerToolBlock | None:
 
 
 def _write_server_result(block: ServerToolBlock) -> dict[str, Json]:
-    return {"type": block.name, "tool_use_id": block.call_id, "content": _value(block.json)}
+    return {"type": block.name, "tool_use_id": block.call_id, "content": loads_or(block.json, {})}
 
 
 def _natural(block: ContentBlock, place: Place) -> str | None:

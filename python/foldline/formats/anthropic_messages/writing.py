@@ -87,7 +87,7 @@ def render(arrangement: Arrangement) -> Rendered:
     """``{system, messages}``: system rows hoisted, results first, roles alternating but where the host's did not."""
     writing = _Writing()
     items = arrangement.items
-    for item, following in zip(items, (*items[1:], None), strict=True):
+    for item, following in zip(items, (*items, None)[1:], strict=True):
         if isinstance(item, SystemItem):
             writing.system(item, following)
         elif isinstance(item, UserItem):

@@ -24,7 +24,7 @@ from foldline.domain.rows import (
     VideoBlock,
 )
 from foldline.formats.codec import Codec, Form, Place, expect_object, expect_text, invalid
-from foldline.formats.json_text import Json, loads, text
+from foldline.formats.json_text import Json, loads_or, text
 from foldline.formats.media import data_uri, split_data_uri
 from foldline.formats.naming import legal_name, short_name
 from foldline.formats.notes import Notes, apply, diff, read_notes, with_notes
@@ -144,7 +144,8 @@ def read_call(call: dict[str, Json], path: str) -> ToolCallBlock:
 
 def _call(block: ToolCallBlock, form: str) -> dict[str, Json]:
     kind, content = ("custom", "input") if form == "custom" else ("function", "arguments")
-    arguments = loads(block.arguments_json.encode())[0] if form == "object" else block.arguments_json
+    given = block.arguments_json
+    arguments = loads_or(given, given) if form == "object" else given
     return {
         "id": short_name(block.call_id, LONGEST_ID),
         "type": kind,
@@ -202,7 +203,7 @@ def _read_function_call(value: Json) -> ToolCallBlock | None:
 REASONING_FIELDS: dict[str, Field] = {
     "reasoning_content": Field(ReasoningBlock, _read_reasoning, lambda b: b.text),
     "reasoning": Field(ReasoningBlock, _read_reasoning, lambda b: b.text),
-    "reasoning_details": Field(ReasoningBlock, _read_details, lambda b: loads(b.state.encode())[0]),
+    "reasoning_details": Field(ReasoningBlock, _read_details, lambda b: loads_or(b.state, [])),
 }
 """Of compatible servers; their blocks come before the content."""
 
