@@ -95,12 +95,10 @@ def _apply(db: sqlite3.Connection, migration: Migration, now: float) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Single statements: ``executescript`` would commit first and break the transaction apart."""
+    """Single statements, each with its semicolon: ``executescript`` would commit first and break up the transaction."""
     statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
+    for part in script.split(";")[:-1]:
+        statement += part + ";"
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-    if statement.strip():
-        yield statement
