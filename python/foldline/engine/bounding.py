@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ SMALLEST_SHARE = 256
 SHRINK = (3, 4)
 """One step of B9."""
 _NAME_BYTES = 40
-_GUESS_BYTES_A_TOKEN = 8
+_GUESS_BYTES_A_TOKEN = 5
 _TRIES = 12
 
 
@@ -193,7 +194,7 @@ def shorten(
     Returns:
         The text to send in place of the result's content, and how many bytes of ``text`` it keeps.
     """
-    total = len(text.encode())
+    total = len(text) if text.isascii() else len(text.encode())
     whole = total if whole_bytes is None else whole_bytes
     head_tail = policy.bounding.cut == BoundingCut.HEAD_TAIL
     limits = _TextLimits(
@@ -202,7 +203,7 @@ def shorten(
         plain=share.head_bytes,
         encoding=encoding,
     )
-    room = limits.most_bytes(total)
+    room = min(total, limits.most_bytes() - len(_marker(name, call_id, total, whole)))
     for _ in range(_TRIES):
         kept_text, kept = cut_text(text, max(0, room), head_tail)
         marker = _marker(name, call_id, kept, whole)
@@ -225,12 +226,10 @@ class _TextLimits:
     plain: int | None
     encoding: str
 
-    def most_bytes(self, total: int) -> int:
+    def most_bytes(self) -> int:
         """Where to start looking for the text that fits."""
-        bounds = [total, self.escaped, self.plain]
-        if self.tokens is not None:
-            bounds.append(self.tokens * _GUESS_BYTES_A_TOKEN)
-        return min(bound for bound in bounds if bound is not None)
+        bounds = [self.escaped, self.plain, None if self.tokens is None else self.tokens * _GUESS_BYTES_A_TOKEN]
+        return min((bound for bound in bounds if bound is not None), default=sys.maxsize)
 
     def excess(self, text: str) -> float:
         """How many times over its limits a text is; at most 1 where it is within all of them."""
