@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
+
 from foldline.domain.enums import RowKind
 from foldline.domain.rows import NewRow, Row, kind_of
 from foldline.formats.importers import Recording, Step

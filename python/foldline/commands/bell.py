@@ -18,6 +18,13 @@ class EventBell:
             self._rung[key] += 1
             self._condition.notify_all()
 
+    def wake(self) -> None:
+        """Wakes every watcher, to see whether its caller is still there."""
+        with self._condition:
+            for key in self._rung:
+                self._rung[key] += 1
+            self._condition.notify_all()
+
     def count(self, key: int) -> int:
         with self._condition:
             return self._rung[key]

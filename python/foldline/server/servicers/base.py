@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import msgspec
@@ -22,39 +21,23 @@ from foldline.domain.rows import ModelRef
 DEFAULT_PAGE, MAX_PAGE = 50, 500
 
 
-class Streams(Protocol):
-    """Bounds the number of open streams, each of which holds a thread."""
-
-    def acquire(self) -> None:
-        """Takes a place.
-
-        Raises:
-            FoldlineError: OVERLOADED.
-        """
-
-    def release(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What servicers need of the server around them.
 
     Attributes:
         config: (key, value, origin) of every server setting, secrets left out.
-        stopping: says that the server drains, so that streams end.
     """
 
     version: str
     core_version: str
     max_message_bytes: int
-    streams: Streams
     start_time: float = field(default_factory=time.time)
     store: str = "sqlite"
     embedder: str = ""
     config: tuple[tuple[str, str, str], ...] = ()
     policy: Resolved | None = None
     models: tuple[tuple[ModelRef, ModelInfo], ...] = ()
-    stopping: Callable[[], bool] = lambda: False
 
 
 class Servicer:
@@ -67,11 +50,10 @@ class Servicer:
 
 def caller_of(request: Message, context: grpc.ServicerContext, method: str) -> Caller:
     """The caller of a unary request; its payload is identified by the request as it came (W2)."""
-    left = context.time_remaining()
     return Caller(
         payload=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         method=method,
-        deadline=None if left is None else time.monotonic() + left,
+        deadline=time.monotonic() + context.time_remaining(),
     )
 
 
@@ -147,7 +129,7 @@ def not_yet(name: str) -> Any:
 
     def refuse(self: Any, request: Any, context: Any) -> Any:
         will = NOT_YET[name]
-        raise FoldlineError(Reason.NOT_YET, f"{name} is not served yet; it will {will}", rpc=name, will=will)
+        raise FoldlineError(Reason.NOT_YET, f"{name} is not served yet; it will {will}", method=name, will=will)
 
     refuse.__name__ = name
     return refuse

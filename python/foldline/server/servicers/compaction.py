@@ -103,15 +103,6 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
     def CompactSession(
         self, request: pb.CompactSessionRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.CompactSessionResponse]:
-        self.settings.streams.acquire()
-        try:
-            yield from self._compact(request, context)
-        finally:
-            self.settings.streams.release()
-
-    def _compact(
-        self, request: pb.CompactSessionRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.CompactSessionResponse]:
         caller = caller_of(request, context, "CompactSession")
         told: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

@@ -114,25 +114,18 @@ class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
     def WatchEvents(
         self, request: event_service_pb2.WatchEventsRequest, context: grpc.ServicerContext
     ) -> Iterator[event_service_pb2.WatchEventsResponse]:
-        self.settings.streams.acquire()
-        try:
-            caller = caller_of(request, context, "WatchEvents")
-            wanted, cursor = set(request.kinds), request.after
+        caller = caller_of(request, context, "WatchEvents")
+        wanted, cursor = set(request.kinds), request.after
 
-            def is_active() -> bool:
-                return context.is_active() and not self.settings.stopping()
-
-            for event in events.watch_events(self.services, caller, request.session_id, request.after, is_active):
-                if event is None:
-                    yield event_service_pb2.WatchEventsResponse(cursor=cursor)
-                    continue
-                cursor = event.seq
-                if not wanted or EVENTS.wire(event.kind) in wanted:
-                    yield event_service_pb2.WatchEventsResponse(
-                        event=wire_event(event, request.session_id), cursor=cursor
-                    )
-        finally:
-            self.settings.streams.release()
+        for event in events.watch_events(self.services, caller, request.session_id, request.after, context.is_active):
+            if event is None:
+                yield event_service_pb2.WatchEventsResponse(cursor=cursor)
+                continue
+            cursor = event.seq
+            if not wanted or EVENTS.wire(event.kind) in wanted:
+                yield event_service_pb2.WatchEventsResponse(
+                    event=wire_event(event, request.session_id), cursor=cursor
+                )
 
 
 class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServicer):

@@ -205,36 +205,28 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
     def ExportSession(
         self, request: pb.ExportSessionRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ExportSessionResponse]:
-        self.settings.streams.acquire()
-        try:
-            caller = caller_of(request, context, "ExportSession")
-            held: bytes | None = None
-            number = 0
-            for chunk in transfer.export_session(self.services, caller, request.session_id):
-                if held is not None:
-                    yield pb.ExportSessionResponse(sequence=number, jsonl=held)
-                    number += 1
-                held = chunk
-            yield pb.ExportSessionResponse(sequence=number, jsonl=held or b"", last=True)
-        finally:
-            self.settings.streams.release()
+        caller = caller_of(request, context, "ExportSession")
+        held: bytes | None = None
+        number = 0
+        for chunk in transfer.export_session(self.services, caller, request.session_id):
+            if held is not None:
+                yield pb.ExportSessionResponse(sequence=number, jsonl=held)
+                number += 1
+            held = chunk
+        yield pb.ExportSessionResponse(sequence=number, jsonl=held or b"", last=True)
 
     def ImportSession(
         self, request_iterator: Iterator[pb.ImportSessionRequest], context: grpc.ServicerContext
     ) -> pb.ImportSessionResponse:
-        self.settings.streams.acquire()
-        try:
-            first = next(request_iterator, None)
-            if first is None or first.WhichOneof("part") != "header":
-                raise invalid("header", "", "first message", "the first message of an import is its header")
-            header = first.header
-            caller = caller_of(first, context, "ImportSession")
-            view = transfer.import_session(
-                self.services, caller, _chunks(request_iterator), header.session_id, header.request_id
-            )
-            return pb.ImportSessionResponse(session=wire_session(view.session), rows=view.rows_total)
-        finally:
-            self.settings.streams.release()
+        first = next(request_iterator, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise invalid("header", "", "first message", "the first message of an import is its header")
+        header = first.header
+        caller = caller_of(first, context, "ImportSession")
+        view = transfer.import_session(
+            self.services, caller, _chunks(request_iterator), header.session_id, header.request_id
+        )
+        return pb.ImportSessionResponse(session=wire_session(view.session), rows=view.rows_total)
 
 
 def _chunks(messages: Iterator[pb.ImportSessionRequest]) -> Iterator[bytes]:

@@ -1,0 +1,298 @@
+"""Settings of a server: built-in < TOML file < environment (``FOLDLINE_…``) < flags.
+
+Every setting has a dotted key (``memory.cache_bytes``), which is its place in the file, its environment variable
+(``FOLDLINE_MEMORY_CACHE_BYTES``) and its name for ``foldline serve --set``. The table ``policy`` is the lowest layer of
+every session's policy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from foldline.domain.errors import FoldlineError
+from foldline.domain.policy import Policy, field_names, resolve
+
+ENV_PREFIX = "FOLDLINE_"
+ENV_FILE = "FOLDLINE_CONFIG"
+MIB = 1024 * 1024
+
+
+class ConfigError(ValueError):
+    """A setting that cannot hold; the message names it, its value, where it came from, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a setting is for, and its range beyond its type."""
+
+    doc: str
+    check: Callable[[Any], bool] | None = None
+    allowed: str = ""
+
+
+def _positive(value: float) -> bool:
+    return value > 0
+
+
+def _not_negative(value: float) -> bool:
+    return value >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    synchronous: Annotated[
+        Literal["FULL", "NORMAL"],
+        About("FULL syncs the disk at every commit; NORMAL may lose the last commits with the machine, not with us"),
+    ] = "FULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    workers: Annotated[int, About("threads that serve calls", _positive, "> 0")] = 16
+    max_calls: Annotated[int, About("calls running or waiting; further ones are OVERLOADED", _positive, "> 0")] = 256
+    max_streams: Annotated[int, About("open streams, a thread each; further ones OVERLOADED", _positive, "> 0")] = 64
+    max_message_bytes: Annotated[
+        int, About("largest message taken or sent", lambda v: 65_536 <= v <= 2**29, "65536-536870912")
+    ] = 16 * MIB
+    max_wait: Annotated[
+        float, About("seconds: longest deadline, and that of calls without one", _positive, "> 0")
+    ] = 600.0
+    drain_delay: Annotated[float, About("seconds from NOT_SERVING to the stop", _not_negative, ">= 0")] = 0.0
+    drain_grace: Annotated[float, About("seconds for calls under way at the stop", _not_negative, ">= 0")] = 10.0
+    reflection: Annotated[bool, About("whether the server describes its services")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    cache_bytes: Annotated[int, About("vectors held in memory, over all sessions", _not_negative, ">= 0")] = 256 * MIB
+    embedder: Annotated[
+        Literal["minilm", "none"], About("the embedded model, or none: search by words alone")
+    ] = "minilm"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], About("least level logged, as JSON, to stderr")
+    ] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a server runs with.
+
+    Attributes:
+        policy: dotted policy fields set by file or environment; a layer of ``domain.policy.resolve``.
+        origins: of every setting and policy field that is not built-in, where its value came from: ``file``, the
+            environment variable, or the flag.
+        ignored: environment variables that look like ours and name no setting.
+    """
+
+    data: Annotated[Path, About("directory of the store")] = Path(".foldline")
+    listen: Annotated[
+        str, About("TCP address, host:port; port 0 takes a free one; empty for none")
+    ] = "127.0.0.1:7420"
+    socket: Annotated[
+        str | None, About("Unix socket; unset is foldline.sock in the data directory; empty for none")
+    ] = None
+    catalog: Annotated[Path | None, About("JSON file of models, laid over the built-in catalog")] = None
+    store: Store = field(default_factory=Store)
+    server: Server = field(default_factory=Server)
+    memory: Memory = field(default_factory=Memory)
+    log: Log = field(default_factory=Log)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def load(
+        cls,
+        file: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> Config:
+        """Reads all layers; ``env`` None is this process's environment, a flag of None was not given.
+
+        Raises:
+            ConfigError: an unknown key, a value out of its type or range, a file that cannot be read.
+        """
+        env = os.environ if env is None else env
+        given: dict[str, tuple[Any, str]] = {}
+        path = file or env.get(ENV_FILE)
+        if path:
+            given.update({key: (value, "file") for key, value in _flatten(_read(Path(path)), "").items()})
+        variables, ignored = _from_env(env)
+        given.update(variables)
+        given.update({key: (v, _flag(key)) for key, v in (flags or {}).items() if v is not None})
+        values = {key: _convert(key, value, origin) for key, (value, origin) in given.items()}
+        policy = {key.removeprefix("policy."): v for key, v in values.items() if key.startswith("policy.")}
+        try:
+            resolve({"config": policy})
+        except FoldlineError as error:
+            raise ConfigError(f"{error.message} (from {given[error.metadata['field']][1]})") from None
+        origins = {key: origin for key, (_, origin) in given.items()}
+        config: Config = _build(cls, values, "", policy=policy, origins=origins, ignored=ignored)
+        return config
+
+    def describe(self) -> list[tuple[str, str, str]]:
+        """(key, value as text, origin) of every setting, policy apart."""
+        return [(key, _text(_value(self, key)), self.origins.get(key, "default")) for key in SETTINGS]
+
+    @property
+    def socket_path(self) -> str:
+        """Where the Unix socket is; empty for none."""
+        return str(self.data / "foldline.sock") if self.socket is None else self.socket
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    type: Any
+    about: About
+
+
+def _settings(kind: type, prefix: str) -> dict[str, Setting]:
+    found: dict[str, Setting] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if is_dataclass(hint) and isinstance(hint, type):
+            found |= _settings(hint, f"{prefix}{name}.")
+        elif get_origin(hint) is Annotated:
+            found[prefix + name] = Setting(*get_args(hint))
+    return found
+
+
+def _knobs(kind: type, prefix: str) -> dict[str, Setting]:
+    """The fields of the policy; their ranges are ``domain.policy``'s."""
+    found: dict[str, Setting] = {}
+    for name, hint in get_type_hints(kind).items():
+        if f"{prefix}{name}".removeprefix("policy.") in field_names():
+            found[prefix + name] = Setting(hint, About(""))
+        else:
+            found |= _knobs(hint, f"{prefix}{name}.")
+    return found
+
+
+SETTINGS = _settings(Config, "")
+"""Every server setting by key."""
+_KNOWN = SETTINGS | _knobs(Policy, "policy.")
+_VARIABLES = {ENV_PREFIX + key.upper().replace(".", "_"): key for key in _KNOWN}
+_SECTIONS = tuple({f"{ENV_PREFIX}{key.split('.')[0].upper()}_" for key in _KNOWN if "." in key})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} is not TOML: {error}") from None
+
+
+def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        key = prefix + name
+        if isinstance(value, dict) and key not in _KNOWN:
+            found |= _flatten(value, f"{key}.")
+        else:
+            found[key] = value
+    return found
+
+
+def _from_env(env: Mapping[str, str]) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
+    """Settings from variables, and the variables of our prefix that are none.
+
+    Orchestrators set variables of a service's name (``FOLDLINE_PORT``), so an unknown one is refused only where it
+    cannot be meant otherwise: in one of our sections, or a slip away from a known name.
+    """
+    values: dict[str, tuple[str, str]] = {}
+    ignored: list[str] = []
+    bare = {name.removeprefix(ENV_PREFIX): name for name in _VARIABLES}
+    for name in sorted(n for n in env if n.startswith(ENV_PREFIX) and n != ENV_FILE):
+        if name in _VARIABLES:
+            values[_VARIABLES[name]] = (env[name], name)
+            continue
+        near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), bare, 1, 0.8)
+        if near or name.startswith(_SECTIONS):
+            raise ConfigError(f"{name} names no setting{_meant([bare[n] for n in near])}")
+        ignored.append(name)
+    return values, tuple(ignored)
+
+
+def _flag(key: str) -> str:
+    return f"--{key}" if key in ("data", "listen", "socket") else f"--set {key}"
+
+
+def _meant(near: list[str]) -> str:
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _convert(key: str, value: Any, origin: str) -> Any:
+    setting = _KNOWN.get(key)
+    if setting is None:
+        raise ConfigError(f"{key} (from {origin}) is no setting{_meant(difflib.get_close_matches(key, _KNOWN, 1))}")
+    try:
+        made = _typed(value, setting.type)
+    except (msgspec.ValidationError, msgspec.DecodeError, TypeError):
+        raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {_kind(setting.type)}") from None
+    about = setting.about
+    if about.check is not None and not about.check(made):
+        raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {about.allowed}")
+    return made
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    options = get_args(kind) or (kind,)
+    if Path in options:
+        return Path(msgspec.convert(value, str)).expanduser()
+    if isinstance(value, str) and str not in options and value[:1] in ("[", "{"):
+        value = msgspec.json.decode(value)
+    return msgspec.convert(value, kind, strict=not isinstance(value, str))
+
+
+def _kind(kind: Any) -> str:
+    options = get_args(kind) or (kind,)
+    names: list[str] = []
+    for option in options:
+        if isinstance(option, type) and issubclass(option, enum.Enum):
+            names += [str(member.value) for member in option]
+        elif isinstance(option, type):
+            names += [] if option is type(None) else [_WORDS.get(option, option.__name__)]
+        else:
+            names.append(str(option))
+    return " or ".join(names)
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+
+
+def _build(kind: Any, values: Mapping[str, Any], prefix: str, **extra: Any) -> Any:
+    hints = get_type_hints(kind)
+    made: dict[str, Any] = dict(extra)
+    for item in fields(kind):
+        key = prefix + item.name
+        if is_dataclass(hints[item.name]):
+            made[item.name] = _build(hints[item.name], values, f"{key}.")
+        elif key in values:
+            made[item.name] = values[key]
+    return kind(**made)
+
+
+def _value(node: Any, key: str) -> Any:
+    for name in key.split("."):
+        node = getattr(node, name)
+    return node
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

@@ -1,0 +1,289 @@
+"""Puts a server together: store, memory, summaries and formats behind the use cases, and the use cases behind gRPC."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import grpc
+import structlog
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2_grpc
+
+from foldline import _core, formats
+from foldline.commands.bell import EventBell
+from foldline.commands.fold import interrupted
+from foldline.commands.live import Sessions
+from foldline.commands.services import Services
+from foldline.config import Config, ConfigError
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.policy import resolve
+from foldline.domain.rows import ModelRef
+from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
+from foldline.memory.embed import MiniLm
+from foldline.memory.service import MemoryService
+from foldline.server import ENCODING, reflection, servicers
+from foldline.server.chain import Chain
+from foldline.server.health import CORE, FOLDS, STORE, Readiness
+from foldline.server.pools import Pools
+from foldline.server.validation import compile_rules
+from foldline.store.sqlite.store import SqliteStore
+from foldline.summarize.extractive import ExtractiveSummarizer
+
+log = structlog.get_logger(__name__)
+
+# The largest request that is refused with its size by us; gRPC itself refuses beyond, also with both sizes.
+_TAKEN_BEYOND_LIMIT = 4
+_MAX_SOCKET_PATH = 107
+PING_SECONDS = 5.0
+PURGE_SECONDS = 3600.0
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+)
+
+
+def _count(text: str) -> int:
+    return _core.count_tokens(text, ENCODING)
+
+
+def _catalog(path: Path | None) -> Catalog:
+    if path is None:
+        return DEFAULT_CATALOG
+    try:
+        return DEFAULT_CATALOG.overlaid(Catalog.from_json(json.loads(path.read_text("utf-8"))))
+    except OSError as error:
+        raise ConfigError(f"the catalog {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"the catalog {path} is not JSON: {error}") from None
+    except FoldlineError as error:
+        raise ConfigError(f"{path}: {error.message}") from None
+
+
+class Server:
+    """A server on its addresses. ``start`` listens, ``ready`` lets calls in, ``stop`` drains.
+
+    Attributes:
+        addresses: what it listens on, as clients of grpcio dial it.
+    """
+
+    def __init__(self, config: Config, store: SqliteStore, catalog: Catalog) -> None:
+        self.config = config
+        self._memory = MemoryService(
+            store, MiniLm if config.memory.embedder == "minilm" else None, config.memory.cache_bytes, _count
+        )
+        self.services = Services(
+            store=store,
+            memory=self._memory,
+            summarizer=ExtractiveSummarizer(_count),
+            formats=formats,
+            bell=EventBell(),
+            catalog=catalog,
+            sessions=Sessions(store),
+            config_policy=config.policy,
+        )
+        self.addresses: tuple[str, ...] = ()
+        self.readiness = Readiness((STORE, FOLDS, CORE))
+        self.pools = Pools(config.server)
+        limit = config.server.max_message_bytes
+        self._grpc = grpc.server(
+            self.pools.calls,
+            interceptors=[Chain(self.pools, self.readiness, limit, config.server.max_wait)],
+            options=[
+                *_OPTIONS,
+                ("grpc.max_receive_message_length", limit * _TAKEN_BEYOND_LIMIT),
+                ("grpc.max_send_message_length", limit),
+            ],
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self.readiness.servicer, self._grpc)
+        self._names = names = servicers.register(self._grpc, self.services, self._settings())
+        self.readiness.serve(names)
+        if config.server.reflection:
+            reflection.add(self._grpc, (*names, "grpc.health.v1.Health"))
+
+    def _settings(self) -> servicers.Settings:
+        catalog = self.services.catalog
+        models = (*catalog.models.items(), ("default", catalog.default))
+        return servicers.Settings(
+            version=_core.__version__,
+            core_version=_core.__version__,
+            max_message_bytes=self.config.server.max_message_bytes,
+            start_time=time.time(),
+            embedder=MiniLm.identity if self.config.memory.embedder == "minilm" else "",
+            config=tuple(self.config.describe()),
+            policy=resolve({"config": self.config.policy}),
+            models=tuple((ModelRef(info.type.value.lower(), name), info) for name, info in models),
+        )
+
+    def start(self) -> None:
+        """Listens; calls are NOT_READY until ``ready``.
+
+        Raises:
+            ConfigError: an address that cannot be listened on, or none.
+        """
+        addresses: list[str] = []
+        if self.config.listen:
+            addresses.append(self._listen_tcp(self.config.listen))
+        if self.config.socket_path:
+            addresses += self._listen_unix(Path(self.config.socket_path).absolute())
+        if not addresses:
+            raise ConfigError("listen and socket are both empty: there is nothing to listen on")
+        self.addresses = tuple(addresses)
+        self._grpc.start()
+
+    def ready(self) -> None:
+        """Ends what a crash cut off, warms the core, and lets calls in."""
+        self.readiness.set(STORE, True)
+        ended = interrupted(self.services)
+        if ended:
+            log.warning("ended folds that a crash cut off", folds=ended)
+        self.readiness.set(FOLDS, True)
+        _core.warm(ENCODING)
+        for kind in _request_kinds(self._names):
+            compile_rules(kind)
+        self._memory.start()
+        self.readiness.set(CORE, True)
+
+    def stop(self, delay: float = 0.0, grace: float | None = None) -> bool:
+        """NOT_SERVING, then no more calls, then what is under way gets ``grace`` seconds; closes the store.
+
+        Returns:
+            Whether every call had ended.
+        """
+        grace = self.config.server.drain_grace if grace is None else grace
+        self.readiness.drain()
+        if delay:
+            time.sleep(delay)
+        self.services.bell.wake()
+        self._grpc.stop(grace).wait()
+        ended = _until(lambda: self.pools.busy() == 0, 1.0)
+        self.pools.shutdown()
+        self._memory.stop()
+        self.services.store.close()
+        return ended
+
+    def upkeep(self, stopped: threading.Event) -> None:
+        """Until ``stopped``: watches the store, and forgets what need not be repeated any more (W2)."""
+        purged = float("-inf")
+        while not stopped.wait(PING_SECONDS):
+            try:
+                self.services.store.ping()
+                self.readiness.set(STORE, True)
+                if time.monotonic() - purged > PURGE_SECONDS:
+                    self.services.store.purge()
+                    purged = time.monotonic()
+            except FoldlineError as error:
+                log.error("the store failed", reason=error.reason, exc_info=error)
+                self.readiness.set(STORE, error.reason not in (Reason.NOT_READY, Reason.STORE_CORRUPT))
+            except Exception as error:
+                log.error("upkeep failed", exc_info=error)
+
+    def _listen_tcp(self, address: str) -> str:
+        host = address.rpartition(":")[0].strip("[]")
+        if not _loopback(host):
+            log.warning(
+                "listening beyond this machine without TLS or keys: whoever reaches the port reads and writes "
+                "every session; bind to 127.0.0.1 or use the Unix socket",
+                listen=address,
+            )  # fmt: skip
+        port = self._bind(address, "listen")
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    def _listen_unix(self, path: Path) -> list[str]:
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+            text = f"the socket path {path} has over {_MAX_SOCKET_PATH} bytes"
+            if self.config.socket is not None:
+                raise ConfigError(text)
+            log.warning(f"{text}: there is no Unix socket", socket=str(path))
+            return []
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _clear_stale(path)
+        # The mode of the file follows the process's mask; it is only ours at start, before any other thread writes.
+        before = os.umask(0o177)
+        try:
+            self._bind(f"unix:{path}", "socket")
+        finally:
+            os.umask(before)
+        return [f"unix:{path}"]
+
+    def _bind(self, address: str, key: str) -> int:
+        try:
+            port: int = self._grpc.add_insecure_port(address)
+        except RuntimeError:
+            raise ConfigError(f"{key} is {address}: it cannot be listened on; is it taken?") from None
+        return port
+
+
+def _request_kinds(services: Iterable[str]) -> Iterator[type[Message]]:
+    pool = descriptor_pool.Default()
+    for name in services:
+        for method in pool.FindServiceByName(name).methods:
+            yield GetMessageClass(method.input_type)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _clear_stale(path: Path) -> None:
+    """Removes a socket that nobody answers; anything else in the way is refused."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"socket is {path}, which exists and is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise ConfigError(f"socket is {path}, which cannot be probed: {error.strerror}") from None
+    raise ConfigError(f"socket is {path}, which another process answers")
+
+
+def _until(done: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def build(config: Config) -> Server:
+    """A server on an open and migrated store, not listening yet.
+
+    Raises:
+        ConfigError: the catalog file.
+        StoreLocked: another process serves the data directory.
+        FoldlineError: STORE_CORRUPT, NOT_READY.
+    """
+    catalog = _catalog(config.catalog)
+    config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = SqliteStore(config.data / "foldline.db", config.store.synchronous)
+    try:
+        return Server(config, store, catalog)
+    except BaseException:
+        store.close()
+        raise
