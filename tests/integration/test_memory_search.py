@@ -113,6 +113,15 @@ def test_what_a_later_fold_publishes_joins_the_scope(store: SqliteStore, memory:
     assert row_text(TALK[0]) in texts(memory, session, "parrot", limit=1)
 
 
+def test_who_is_asked_about_comes_first(store: SqliteStore, memory: MemoryService) -> None:
+    """M4: of two rows that say the same, the one of the speaker whom the query names."""
+    rows = [user("Ann: My favourite food is plum cake"), user("Bob: My favourite food is cherry cake")]
+    session = fold(store, memory, new_session(store), [*rows, *(says(f"Small talk {i}") for i in range(9))])
+    memory.settle(10)
+    assert texts(memory, session, "What food does Ann like?")[0] == row_text(rows[0])
+    assert texts(memory, session, "What food does Bob like?")[0] == row_text(rows[1])
+
+
 @pytest.mark.parametrize("limit", [0, -1, 21, 1000])
 def test_limits_out_of_range_name_the_range(store: SqliteStore, memory: MemoryService, limit: int) -> None:
     """M5"""

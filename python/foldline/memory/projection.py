@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain
 
 from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.rows import AssistantRow, Row, ToolCallBlock, ToolResultRow, calls_of
 from foldline.memory.chunks import Count, chunk
-from foldline.memory.terms import terms
+from foldline.memory.terms import speaker_terms, terms, without_label
 from foldline.memory.text import SEPARATOR, indexable, segments
 from foldline.memory.times import normal_time, spoken_date
 
@@ -20,6 +20,7 @@ NEIGHBOR_TERMS = 64
 """Of each, so that a long neighbour does not drown the entry; the end of a text stands nearest to what follows."""
 CALL_TERMS = 32
 
+_SPOKEN = (EntryKind.TEXT, EntryKind.TRANSCRIPT)
 _SEPARATOR_BYTES = len(SEPARATOR.encode())
 
 
@@ -32,12 +33,17 @@ def project(
     for row in context[-NEIGHBORS:]:
         if indexable(row.body, index_tool_results):
             for segment in segments(row.body):
-                before.append(terms(segment.text[-8 * NEIGHBOR_TERMS :])[-NEIGHBOR_TERMS:])
+                before.append(_lent(segment.text))
     entries: list[MemoryEntry] = []
     for row in rows:
         if indexable(row.body, index_tool_results):
             entries += _entries(row, calls, before, chunk_tokens, count)
     return tuple(entries)
+
+
+def _lent(text: str) -> list[str]:
+    """The terms a text lends to the entries after it: what was said, not by whom."""
+    return terms(without_label(text)[-8 * NEIGHBOR_TERMS :])[-NEIGHBOR_TERMS:]
 
 
 def _entries(
@@ -48,7 +54,8 @@ def _entries(
     count: Count,
 ) -> list[MemoryEntry]:
     body, create_time = row.body, row.body.create_time
-    about = terms(spoken_date(create_time))
+    day = terms(spoken_date(create_time))
+    call_terms: list[str] = []
     role = EntryRole.USER
     if isinstance(body, AssistantRow):
         role = EntryRole.ASSISTANT
@@ -56,16 +63,16 @@ def _entries(
         role = EntryRole.TOOL
         call = calls.get((body.call_offset or 0, body.call_id))
         if call:
-            about += islice(terms(f"{call.name} {call.arguments_json[: 8 * CALL_TERMS]}"), CALL_TERMS)
+            call_terms = terms(f"{call.name} {call.arguments_json[: 8 * CALL_TERMS]}")[:CALL_TERMS]
     entries: list[MemoryEntry] = []
     position = 0
     for segment in segments(body):
+        about = [*day, *call_terms, *(speaker_terms(segment.text) if segment.kind in _SPOKEN else ())]
         start_char = 0
         for start, end in chunk(segment.text, chunk_tokens, count):
             position += len(segment.text[start_char:start].encode())
             text = segment.text[start:end]
             size = len(text.encode())
-            own = terms(text)
             entries.append(
                 MemoryEntry(
                     offset=row.offset,
@@ -73,15 +80,15 @@ def _entries(
                     kind=segment.kind,
                     role=EntryRole.TOOL if segment.kind == EntryKind.TOOL_RESULT else role,
                     text=text,
-                    terms=" ".join(own),
-                    context=" ".join([*about, *(term for terms_ in before for term in terms_)]),
+                    terms=" ".join(terms(text)),
+                    context=" ".join([*about, *chain.from_iterable(before)]),
                     byte_start=position,
                     byte_end=position + size,
                     call_id=segment.call_id,
                     create_time=normal_time(create_time),
                 )
             )
-            before.append(own[-NEIGHBOR_TERMS:])
+            before.append(_lent(text))
             position, start_char = position + size, end
         position += len(segment.text[start_char:].encode()) + _SEPARATOR_BYTES
     return entries

@@ -16,7 +16,7 @@ from foldline.memory.backfill import Backfill, EmbedderHolder
 from foldline.memory.index import Scope, ScopeCache, is_unit
 from foldline.memory.ranking import Floats, fuse, lexical_part
 from foldline.memory.search import Ranked, check, collect
-from foldline.memory.terms import coverage, query_terms
+from foldline.memory.terms import coverage, naming, query_terms
 
 LOAD_WAIT = 2.0
 """Seconds that the first search waits for the embedder, which loads on another thread, before it goes on without."""
@@ -144,18 +144,24 @@ def _rank(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, questio
 
 
 def _lexical(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope) -> Floats:
-    bm25 = np.zeros(len(scope.ids), np.float32)
     wanted = query_terms(query.text)
     found = reads.search_lexical(key, wanted, query.filter, LEXICAL_LIMIT)
-    for entry_id, score in found:
-        if entry_id in scope.positions:
-            bm25[scope.positions[entry_id]] = score
+    bm25 = _in_order(scope, found)
+    named = _in_order(scope, reads.search_lexical(key, naming(wanted), query.filter, len(scope.ids))) > 0
     held = [
         term
         for stored in reads.memory_entries(key, [entry_id for entry_id, _ in found[:1]])
         for term in f"{stored.entry.terms} {stored.entry.context}".split()
     ]
-    return lexical_part(bm25, coverage(wanted, held))
+    return lexical_part(bm25, coverage(wanted, held), named)
+
+
+def _in_order(scope: Scope, found: Sequence[tuple[int, float]]) -> Floats:
+    scores = np.zeros(len(scope.ids), np.float32)
+    for entry_id, score in found:
+        if entry_id in scope.positions:
+            scores[scope.positions[entry_id]] = score
+    return scores
 
 
 def _degraded(problem: str, scope: Scope) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 MAX_TERM = 64
@@ -31,6 +31,8 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
+_LABEL = re.compile(r"\s*([^\s:]{1,32}(?: [^\s:]{1,32})?):\s")
+_SPEAKER = "speaker0"
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 _GRAMMAR = (
@@ -54,6 +56,23 @@ def query_terms(text: str) -> list[str]:
     """Distinct terms to search for, at most ``MAX_QUERY_TERMS``, in order of appearance."""
     found = list(dict.fromkeys(terms(text)))
     return ([term for term in found if term not in STOP_WORDS] or found)[:MAX_QUERY_TERMS]
+
+
+def without_label(text: str) -> str:
+    """A text without the name it starts with (``Ann: …``), as group chats and transcripts label who speaks."""
+    label = _LABEL.match(text)
+    return text[label.end() :] if label else text
+
+
+def speaker_terms(text: str) -> list[str]:
+    """Terms that say who speaks, from the label of a text; none without one. No word of a text is ever one of them."""
+    label = _LABEL.match(text)
+    return naming(terms(label[1])) if label else []
+
+
+def naming(names: Iterable[str]) -> list[str]:
+    """The terms of entries whose speaker goes by one of these names."""
+    return [f"{_SPEAKER}{name}" for name in names]
 
 
 def coverage(wanted: Sequence[str], held: Collection[str]) -> float:

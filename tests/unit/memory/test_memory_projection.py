@@ -102,6 +102,14 @@ def test_context_holds_neighbours_call_and_day_and_is_apart_from_the_text() -> N
     assert found[2].terms.split() == ["no", "match"]
 
 
+def test_a_label_says_who_speaks_and_lends_no_word_to_what_follows() -> None:
+    found = entries(user("Ann Lee: I like zebras"), says("Noted."))
+    assert {"speaker0ann", "speaker0lee"} <= set(found[0].context.split())
+    assert found[0].text == "Ann Lee: I like zebras"
+    assert "zebras" in found[1].context.split()
+    assert not {"ann", "lee", "speaker0ann"} & set(found[1].context.split())
+
+
 def test_rows_before_the_fold_are_context_of_its_first_row() -> None:
     (entry,) = project([Row(9, says("Yes."))], [Row(8, user("Do you like walnuts?"))], 64, True, words)
     assert "walnuts" in entry.context.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from foldline.domain.enums import MemoryFusion
-from foldline.memory.ranking import LEXICAL_SHARE, fuse, lexical_part
+from foldline.memory.ranking import LEXICAL_SHARE, SPEAKER_SHARE, fuse, lexical_part
 
 ALL = np.array([True, True, True])
 
@@ -15,20 +15,27 @@ def scores(*values: float) -> np.ndarray:
 
 
 def test_the_best_match_of_every_term_is_one() -> None:
-    assert lexical_part(scores(0, 8, 0), 1.0)[1] == pytest.approx(1)
-    assert lexical_part(scores(0, 8, 0), 0.25)[1] == pytest.approx(0.25)
+    assert lexical_part(scores(0, 8, 0), 1.0, ~ALL)[1] == pytest.approx(1)
+    assert lexical_part(scores(0, 8, 0), 0.25, ~ALL)[1] == pytest.approx(0.25)
 
 
 def test_entries_near_a_match_gain_and_never_pass_it() -> None:
-    part = lexical_part(scores(0, 0, 8, 0, 0, 0, 0, 0), 1.0)
+    part = lexical_part(scores(0, 0, 8, 0, 0, 0, 0, 0), 1.0, np.zeros(8, np.bool_))
     assert part.argmax() == 2
     assert part[1] == part[3] > 0
     assert part[7] == 0
 
 
 def test_no_match_is_zero_everywhere() -> None:
-    assert not lexical_part(scores(0, 0, 0), 1.0).any()
-    assert lexical_part(scores(), 1.0).shape == (0,)
+    assert not lexical_part(scores(0, 0, 0), 1.0, ~ALL).any()
+    assert lexical_part(scores(), 1.0, ALL[:0]).shape == (0,)
+
+
+def test_who_is_named_as_a_speaker_holds_a_share() -> None:
+    part = lexical_part(scores(8, 8, 0), 1.0, np.array([False, True, True]))
+    assert part[1] == pytest.approx(1)
+    assert part[0] == pytest.approx(1 - SPEAKER_SHARE)
+    assert part[2] > 0
 
 
 def test_min_max_is_the_weighted_sum() -> None:
