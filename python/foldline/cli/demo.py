@@ -55,7 +55,7 @@ def command(file: Path | None, window: int, seed: int, as_json: bool) -> None:
     def say(text: str) -> None:
         click.echo(text, err=as_json)
 
-    recordings = load(file) if file else [_shipped(seed)]
+    recordings = load(file) if file else [shipped.recording(seed)]
     played: list[Played] = []
     with _server(window) as channel:
         for recording in recordings:
@@ -67,11 +67,6 @@ def command(file: Path | None, window: int, seed: int, as_json: bool) -> None:
         click.echo(json.dumps({"sessions": [_result(p) for p in played]}))
     if not all(p.verify_ok for p in played):
         raise SystemExit(1)
-
-
-def _shipped(seed: int) -> Recording:
-    steps = tuple(Step(s.rows, (s.answer,), model=s.model) for s in shipped.recording(seed))
-    return Recording("lost-webhooks", steps)
 
 
 @contextmanager

@@ -37,9 +37,7 @@ _FIELDS = {
 }  # fmt: skip
 _CALL = re.compile(r"\$(!?) (\w+): (.*?) => (.*)")
 _FACT = re.compile(r"\{\{([\w.]+)\}\}")
-_IMAGE = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFUlEQVR42mNgYGD4jxUzMDAwDFIJADdyP8HzqgvPAAAAAElFTkSuQmCC"
-)
+_IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFUlEQVR42mNgYGD4jxUzMDAwDFIJADdyP8HzqgvPAAAAAElFTkSuQmCC"
 
 
 def play(story: str, incident: Incident, random: Random) -> list[Turn]:

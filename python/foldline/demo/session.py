@@ -8,16 +8,7 @@ from random import Random
 
 from foldline.demo.incident import draw
 from foldline.demo.script import MODEL, play
-from foldline.domain.rows import ModelRef, NewRow
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One model call: rows appended before it, and what the model answered."""
-
-    rows: tuple[NewRow, ...]
-    answer: NewRow
-    model: ModelRef
+from foldline.formats.importers import Recording, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +19,11 @@ class Question:
     marker: str
 
 
-def recording(seed: int = 7) -> tuple[Step, ...]:
-    """The session as model calls; the same seed gives the same bytes."""
+def recording(seed: int = 7) -> Recording:
+    """The session as model calls; the same seed gives the same bytes. Usage is the player's to report."""
     story = files(__package__).joinpath("story.txt").read_text(encoding="utf-8")
-    return tuple(Step(rows, answer, MODEL) for rows, answer in play(story, draw(seed), Random(seed)))
+    turns = play(story, draw(seed), Random(seed))
+    return Recording("lost-webhooks", tuple(Step(rows, (answer,), model=MODEL) for rows, answer in turns))
 
 
 def questions() -> tuple[Question, ...]:

@@ -207,4 +207,3 @@ def _close_turns(reading: Reading) -> None:
                 request.answered = statement.offset if statement.final else None
                 request.reply = statement
             position += 1
-
