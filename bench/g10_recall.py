@@ -158,7 +158,6 @@ def run(rounds: int = 1) -> dict[str, Any]:
         finally:
             memory.stop()
             store.close()
-    questions = sum(len(dialogue.questions) for dialogue in given)
     reached = hybrid["odd"]["recall@10"]
     return {
         "id": "G10",
