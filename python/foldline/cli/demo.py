@@ -149,10 +149,11 @@ def _ranges(ranges: Sequence[row_pb2.OffsetRange]) -> str:
 
 
 def _questions(player: Player, shipped_questions: bool) -> list[Query]:
-    """The shipped session's questions; for a file, openings of user rows that were folded, with the rows they open."""
+    """The shipped session's questions; for a file, openings of rows that were folded, user rows if there are any."""
     if shipped_questions:
         return [Query(q.query, q.marker) for q in shipped.questions()]
-    found: list[Query] = []
+    spoken: list[Query] = []
+    other: list[Query] = []
     token = ""
     while True:
         page = player.sessions.ListRows(
@@ -161,12 +162,15 @@ def _questions(player: Player, shipped_questions: bool) -> list[Query]:
             )
         )
         for row in page.rows:
-            text = " ".join(b.text.text for b in row.user.content if b.HasField("text")).strip()
-            if row.archived and row.HasField("user") and len(text) > 20:
-                found.append(Query(" ".join(text.split()[:12]), offset=row.offset))
+            body = getattr(row, row.WhichOneof("body") or "user")
+            text = " ".join(b.text.text for b in getattr(body, "content", ()) if b.HasField("text")).strip()
+            if row.archived and len(text) > 20 and not row.HasField("system"):
+                query = Query(" ".join(text.split()[:12]), offset=row.offset)
+                (spoken if row.HasField("user") else other).append(query)
         token = page.next_page_token
         if not token:
             break
+    found = spoken if len(spoken) >= SEARCHES else [*spoken, *other]
     step = max(1, len(found) // SEARCHES)
     return found[::step][:SEARCHES]
 
