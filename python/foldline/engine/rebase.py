@@ -29,8 +29,8 @@ def rebase(
 
     Args:
         then: the snapshot it was planned on.
-        min_progress: least saving as a share of the transcript, asked for where rows left the discard set; 0 for folds
-            that C4 exempts.
+        min_progress: least saving as a share of the transcript, asked for where rows left the discard set; 0 asks
+            only that something is saved.
         forced: a P6 fold (4.4).
         calls: ledger calls by assistant row; without them the ledger stays as planned.
 

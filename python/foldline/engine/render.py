@@ -40,7 +40,7 @@ from foldline.domain.rows import (
     calls_of,
 )
 from foldline.domain.session import CallState, OpenRun
-from foldline.engine.structure import continuations, run_ids
+from foldline.engine.structure import continuations
 
 FIRST_MESSAGE = "(The conversation continues below.)"
 PLACEHOLDER_TEXTS = {
@@ -100,7 +100,7 @@ class _Arranger:
         archived: Mapping[int, Row],
     ) -> None:
         self.rows = _current(rows)
-        self.runs = run_ids(open_run) if open_run else frozenset({""})
+        self.open_runs = {"", open_run.run_id} if open_run else {""}
         self.states = {(c.offset, c.call_id): c for c in calls}
         self.bounded = bounded
         self.callers = dict(archived) | {
@@ -156,6 +156,8 @@ class _Arranger:
             body = batch.row.body
             assert isinstance(body, AssistantRow)
             offsets = (batch.row.offset,)
+            if batch.continued_by is None and facts_of(batch.row, 0, 0).paused:
+                self.paused.add(len(self.items))
             self.items.append(
                 AssistantItem(offsets, batch.row, body.content, names, continues=at != position)
             )
@@ -206,7 +208,7 @@ class _Arranger:
         state = self.states.get((_identity(caller), call_id))
         if state is not None and state.placeholder:
             return PlaceholderKind(state.placeholder)
-        closed = state.closed if state is not None else caller.run_id not in self.runs
+        closed = state.closed if state is not None else caller.run_id not in self.open_runs
         return PlaceholderKind.NOT_COMPLETED if closed else PlaceholderKind.PENDING
 
     def _single(self, row: Row) -> None:
@@ -243,7 +245,7 @@ class _Arranger:
 
     def _drop_open_server_calls(self) -> None:
         """A server call that was never continued is left out once anything follows it (R5)."""
-        last = len(self.items) - 1
+        last = max((i for i, item in enumerate(self.items) if not isinstance(item, SystemItem)), default=0)
         kept: list[Item] = []
         for index, item in enumerate(self.items):
             if index in self.paused and index < last and isinstance(item, AssistantItem):
