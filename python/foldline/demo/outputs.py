@@ -58,6 +58,12 @@ async def publish(stream: str, event: Event) -> str:
 }
 
 
+CASES = (
+    "an_empty_body", "a_repeated_event", "an_old_timestamp", "a_full_stream", "a_slow_ledger", "a_lost_connection",
+    "two_consumers", "a_large_payload", "an_unknown_type", "a_refund", "a_partial_batch", "a_restart", "a_late_ack",
+)  # fmt: skip
+
+
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
     cells = [header, *[tuple(str(c) for c in row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
@@ -103,8 +109,8 @@ def pod_log(world: Incident, it: Any, random: Random, index: str) -> str:
     pod = it[int(index)]
     out = []
     second = 0
-    for _ in range(130):
-        second += random.randrange(1, 27)
+    for _ in range(64):
+        second += random.randrange(1, 54)
         stamp = f"2026-03-03T08:{second // 60 % 60:02d}:{second % 60:02d}.{random.randrange(1000):03d}Z"
         event = f"evt_{random.getrandbits(48):012x}"
         if random.random() < pod.timeouts / 700:
@@ -146,8 +152,11 @@ def stream_info(world: Incident, it: Any, random: Random, length: str, lag: str)
 
 
 def suite(world: Incident, it: Any, random: Random, total: str, failing: str = "", *why: str) -> str:
-    files = ("test_ingest", "test_signature", "test_stream", "test_worker", "test_ledger", "test_replay")
-    lines = [f"tests/{name}.py {'.' * random.randrange(9, 18)}" for name in files]
+    lines = [
+        f"tests/test_{module}.py::test_{verb}_{case} PASSED"
+        for module, verb in (("ingest", "accepts"), ("stream", "keeps"), ("worker", "books"), ("replay", "resumes"))
+        for case in random.sample(CASES, 9)
+    ]
     verdict = f"{total} passed"
     if failing:
         reason = " ".join(why) or f"AssertionError: {random.randrange(3900, 4700)} entries were never delivered"
@@ -172,10 +181,15 @@ def replay(world: Incident, it: Any, random: Random, which: str = "") -> str:
     merchant = world.merchants[int(which)] if which.isdigit() else it
     mode = "dry run, nothing written" if which == "dry" else "committed"
     booked = merchant.backlog - merchant.refunded
-    return (
+    lines = [
+        f"page {page:3d}  first=evt_{random.getrandbits(48):012x}  days={random.randrange(1, 10)} events={min(20, left)}"
+        for page, left in enumerate(range(merchant.backlog, 0, -20), 1)
+    ]
+    return "\n".join([
+        *lines,
         f"replay {merchant.id}: fetched {merchant.backlog}, booked {booked}, skipped {merchant.refunded} refunded "
-        f"({mode}) in {merchant.backlog / 40:.1f} s at 40.0 req/s"
-    )
+        f"({mode}) in {merchant.backlog / 40:.1f} s at 40.0 req/s",
+    ])  # fmt: skip
 
 
 def still_missing(world: Incident, it: Any, random: Random) -> str:
