@@ -7,7 +7,6 @@ and a search costs what its own scope holds. The formula is the one of SQLite's 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +21,13 @@ OWN_WEIGHT, CONTEXT_WEIGHT = 4.0, 1.0
 
 K1, B = 1.2, 0.75
 
-POSTING = np.dtype([("entry", "<u4"), ("own", "<u2"), ("context", "<u2"), ("length", "<u4")])
-"""One entry that holds a term: its id less the segment's first, how often in each column, and its length in terms."""
+POSTING = np.dtype([("entry", "<u4"), ("own", "u1"), ("context", "u1"), ("length", "<u2")])
+"""One entry that holds a term: its id less the segment's first, how often in each column, and its length in terms.
 
-_MOST = int(np.iinfo("<u2").max)
+A term that stands more often, or a longer entry, counts as the most there is room for.
+"""
+
+_MOST, _LONGEST = 255, 65_535
 _stemmer = Stemmer()
 
 
@@ -35,6 +37,9 @@ class Segment:
 
     lengths: tuple[int, ...]
     postings: Mapping[str, bytes]
+
+
+_NOTHING = Segment((), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +59,30 @@ def stems(terms: Iterable[str]) -> list[str]:
 
 def segment(entries: Sequence[MemoryEntry]) -> Segment:
     """Indexes entries by stem."""
-    columns = [(entry.terms.split(), entry.context.split()) for entry in entries]
-    known = _stemmer.stems({word for both in columns for words in both for word in words})
-    lengths = tuple(len(own) + len(context) for own, context in columns)
-    found: dict[str, list[tuple[int, int, int, int]]] = {}
-    for index, (own, context) in enumerate(columns):
-        in_own, in_context = Counter(known[w] for w in own), Counter(known[w] for w in context)
-        for stem in in_own.keys() | in_context.keys():
-            posting = (index, min(in_own[stem], _MOST), min(in_context[stem], _MOST), lengths[index])
-            found.setdefault(stem, []).append(posting)
-    return Segment(lengths, {stem: np.array(postings, POSTING).tobytes() for stem, postings in sorted(found.items())})
+    if not entries:
+        return _NOTHING
+    columns = [words.split() for entry in entries for words in (entry.terms, entry.context)]
+    numbers: dict[str, int] = {}
+    known = {
+        word: numbers.setdefault(stem, len(numbers))
+        for word, stem in _stemmer.stems({word for words in columns for word in words}).items()
+    }
+    sizes = np.array([len(words) for words in columns])
+    lengths = sizes[::2] + sizes[1::2]
+    # Each word is its stem, its entry, and whether it stands in the context, as one number: sorted, they are the index.
+    places = np.repeat(np.arange(len(columns)), sizes)
+    words = np.array([known[word] for words in columns for word in words], np.int64) * len(columns) + places
+    held, counts = np.unique(words, return_counts=True)
+    own = held % 2 == 0
+    pairs, at = np.unique(held // 2, return_inverse=True)
+    found = np.zeros(len(pairs), POSTING)
+    found["entry"] = pairs % len(entries)
+    found["own"][at[own]] = np.minimum(counts[own], _MOST)
+    found["context"][at[~own]] = np.minimum(counts[~own], _MOST)
+    found["length"] = np.minimum(lengths, _LONGEST)[found["entry"]]
+    starts = np.searchsorted(pairs, np.arange(len(numbers) + 1) * len(entries))
+    postings = {stem: found[starts[number] : starts[number + 1]].tobytes() for stem, number in numbers.items()}
+    return Segment(tuple(lengths.tolist()), dict(sorted(postings.items())))
 
 
 def rank(
@@ -93,7 +112,7 @@ def rank(
             shown = ~np.isin(entries, hidden)
             held, entries = held[shown], entries[shown]
         rarity = np.log((size.entries - len(entries) + 0.5) / (len(entries) + 0.5))
-        frequency = OWN_WEIGHT * held["own"] + CONTEXT_WEIGHT * held["context"]
+        frequency = OWN_WEIGHT * held["own"].astype(np.float64) + CONTEXT_WEIGHT * held["context"]
         norm = K1 * (1 - B + B * held["length"] / mean)
         ids.append(entries)
         # A term that most entries hold still counts as a match, only for next to nothing.

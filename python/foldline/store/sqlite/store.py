@@ -19,7 +19,7 @@ from foldline.store.lock import DirectoryLock
 from foldline.store.sqlite import deletion, memory, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
-from foldline.store.sqlite.errors import published_errors
+from foldline.store.sqlite.errors import published_errors, store_error
 from foldline.store.sqlite.migrate import migrate, packaged_migrations
 from foldline.store.sqlite.reads import SqliteReads
 from foldline.store.sqlite.writer import Writer
@@ -208,8 +208,10 @@ class SqliteStore(SqliteReads):
         self._checkpointer.committed(changes)
 
     def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        with published_errors():
+        try:
             return self._writer.submit(run)
+        except (sqlite3.Error, OverflowError) as error:
+            raise store_error(error) from error
 
     def _remove(self, key: int) -> None:
         while self._write(lambda db: deletion.remove_chunk(db, key)):
