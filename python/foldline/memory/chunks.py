@@ -18,7 +18,10 @@ _BREAKS = tuple(
 
 
 def chunk(text: str, limit: int, count: Count) -> list[tuple[int, int]]:
-    """Character spans of at most ``limit`` tokens and of similar size; only white space lies between them."""
+    """Character spans of ``limit`` tokens and of similar size; only white space lies between them.
+
+    Tokens are added up over the pieces of a span, so that one may hold a few more where they merge less well.
+    """
     total = count(text)
     if total <= limit:
         spans = [(0, len(text))]

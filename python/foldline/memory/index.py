@@ -18,7 +18,6 @@ from foldline.domain.ports import StoreReads
 from foldline.domain.session import Session
 
 Floats = npt.NDArray[np.float32]
-Stamp = tuple[int, int, int]
 _UNIT_TOLERANCE = 0.01
 
 
@@ -27,12 +26,14 @@ class Scope:
     """Visible entries of a session in (offset, chunk) order.
 
     Attributes:
-        stamp: rewrites of the session, visible and pending entries it was read at; another stamp is another scope.
+        rewrites: of the session it was read for; folds, edits and restores change what is visible, nothing else does.
+        pending: entries that a vector may still come for.
         positions: place of an entry id in the order.
         matrix: (entries, width) unit vectors; all zero where ``embedded`` is False.
     """
 
-    stamp: Stamp
+    rewrites: int
+    pending: int
     ids: npt.NDArray[np.int64]
     positions: dict[int, int]
     matrix: Floats
@@ -58,36 +59,45 @@ class ScopeCache:
 
         No embedder is an empty identity and width 0.
         """
-        stamp = (session.rewrites, *reads.memory_count(session.key, identity))
         name = (session.key, identity)
         with self._lock:
             known = self._scopes.get(name)
-            if known and known.stamp == stamp:
+            if known:
                 self._scopes.move_to_end(name)
-                return known
-        scope = _read(reads, session.key, identity, width, stamp, known)
+        if known and known.rewrites == session.rewrites and not known.pending:
+            return known
+        entries, pending = reads.memory_count(session.key, identity)
+        if known and (known.rewrites, len(known.ids), known.pending) == (session.rewrites, entries, pending):
+            return known
+        scope = _read(reads, session, identity, width, pending, known)
         with self._lock:
-            self._forget(name)
+            self._drop(name)
             if scope.size <= self._budget:
                 self._scopes[name] = scope
                 self._held += scope.size
             while self._held > self._budget:
-                self._forget(next(iter(self._scopes)))
+                self._drop(next(iter(self._scopes)))
         return scope
+
+    def forget(self, key: int) -> None:
+        """Lets go of a session's vectors."""
+        with self._lock:
+            for name in [name for name in self._scopes if name[0] == key]:
+                self._drop(name)
 
     @property
     def held(self) -> int:
         """Bytes of all cached scopes."""
         return self._held
 
-    def _forget(self, name: tuple[int, str]) -> None:
+    def _drop(self, name: tuple[int, str]) -> None:
         scope = self._scopes.pop(name, None)
         if scope:
             self._held -= scope.size
 
 
-def _read(reads: StoreReads, key: int, identity: str, width: int, stamp: Stamp, known: Scope | None) -> Scope:
-    ids = np.array(reads.memory_ids(key, MemoryFilter()), np.int64)
+def _read(reads: StoreReads, session: Session, identity: str, width: int, pending: int, known: Scope | None) -> Scope:
+    ids = np.array(reads.memory_ids(session.key, MemoryFilter()), np.int64)
     positions = {int(entry_id): i for i, entry_id in enumerate(ids)}
     matrix = np.zeros((len(ids), width), np.float32)
     embedded = np.zeros(len(ids), np.bool_)
@@ -98,9 +108,9 @@ def _read(reads: StoreReads, key: int, identity: str, width: int, stamp: Stamp, 
             new, old = (list(places) for places in zip(*kept, strict=True))
             matrix[new], embedded[new] = known.matrix[old], True
         missing = [int(i) for i in ids[~embedded]]
-    found = reads.memory_vectors(key, identity, missing)
+    found = reads.memory_vectors(session.key, identity, missing)
     _place(found, positions, matrix, embedded)
-    return Scope(stamp, ids, positions, matrix, embedded)
+    return Scope(session.rewrites, pending, ids, positions, matrix, embedded)
 
 
 def _place(

@@ -12,7 +12,8 @@ from foldline.domain.ports import StoreReads
 from foldline.memory.times import time_bound
 
 MIN_LIMIT, MAX_LIMIT = 1, 20
-_FETCH = 32
+_SPARE = 3
+"""Entries read beyond those still wanted, for equal texts among them."""
 
 
 def check(query: MemoryQuery) -> MemoryQuery:
@@ -72,7 +73,7 @@ def collect(
     """
     hits: list[tuple[Ranked, MemoryHit]] = []
     left = query.max_tokens
-    for rank, entry in _distinct(reads, key, ranked):
+    for rank, entry in _distinct(reads, key, ranked, query.limit + _SPARE):
         if len(hits) == query.limit or (query.min_score is not None and rank.score < query.min_score):
             break
         tokens = count(entry.text)
@@ -88,11 +89,13 @@ def collect(
     return _with_neighbors(reads, key, hits, left, count)
 
 
-def _distinct(reads: StoreReads, key: int, ranked: Iterable[Ranked]) -> Iterator[tuple[Ranked, MemoryEntry]]:
+def _distinct(
+    reads: StoreReads, key: int, ranked: Iterable[Ranked], page_size: int
+) -> Iterator[tuple[Ranked, MemoryEntry]]:
     """Entries in rank order; of equal texts only the best."""
     seen: set[str] = set()
     ahead = iter(ranked)
-    while page := list(islice(ahead, _FETCH)):
+    while page := list(islice(ahead, page_size)):
         entries = {stored.id: stored.entry for stored in reads.memory_entries(key, [rank.id for rank in page])}
         for rank in page:
             entry = entries.get(rank.id)

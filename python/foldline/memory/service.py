@@ -86,8 +86,9 @@ class MemoryService:
     def search(self, session: Session, query: MemoryQuery) -> MemoryAnswer:
         query = check(query)
         if session.memory_dropped:
+            self._cache.forget(session.key)
             return MemoryAnswer((), scope_dropped=True)
-        if not self._store.memory_count(session.key, "")[0]:
+        if self._holder.embedder is None and not self._store.memory_count(session.key, "")[0]:
             return MemoryAnswer(())
         embedder, problem = self._embedder()
         question = None
@@ -168,7 +169,6 @@ def _degraded(problem: str, scope: Scope) -> str:
     """What an answer lacks and what becomes of it (M8); empty when nothing."""
     if problem:
         return f"searched by words alone: {problem}"
-    pending = scope.stamp[2]
-    if pending:
-        return f"{pending} of {len(scope.ids)} entries are not embedded yet and are found by words alone"
+    if scope.pending:
+        return f"{scope.pending} of {len(scope.ids)} entries are not embedded yet and are found by words alone"
     return ""

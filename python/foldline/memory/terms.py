@@ -27,6 +27,8 @@ _RUN = re.compile(rf"{_WORD}(?:(?:[_.\-/\\:@'’]{{1,3}}|(?<=\d),(?=\d{{3}})){_W
 _PATH = re.compile(r"[/\\:@]+")
 _JOIN = re.compile(r"[_.\-,]+")
 _POSSESSIVE = re.compile(r"['’][sS](?![^\W_])|['’]")
+_ESCAPED = re.compile(r"\\[nrt](\w+)")
+"""A word after an escaped line break or tab, as quoted text in code and JSON has it."""
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -99,6 +101,8 @@ def _expand(run: str) -> tuple[str, ...]:
         found += [segment, *words]
         for word in words:
             found += _parts(word)
+    for word in _ESCAPED.findall(run):
+        found += [word, *_JOIN.split(word)]
     wholes = (_JOIN.sub("", _PATH.sub("", item)).lower()[:MAX_TERM] for item in found)
     unique = list(dict.fromkeys(wholes))
     return tuple(term for term in unique if len(term) > 1) or tuple(unique[:1])

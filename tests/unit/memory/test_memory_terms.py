@@ -20,6 +20,7 @@ from foldline.memory.terms import MAX_QUERY_TERMS, MAX_TERM, coverage, query_ter
         ("1,237,145 tokens", {"1237145", "tokens"}),
         ("it's Caroline's, don't", {"it", "caroline", "dont"}),
         ("Über naïve café", {"uber", "naive", "cafe"}),
+        (r'{"text":"first\nsecond_line\\tthird"}', {"first", "secondline", "second", "line", "third"}),
         ("C", {"c"}),
     ],
 )
