@@ -4,7 +4,11 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-settings.register_profile("default", max_examples=50, **_COMMON)
-settings.register_profile("thorough", max_examples=2_000, **_COMMON)
+for name, examples in (("default", 50), ("thorough", 2_000)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

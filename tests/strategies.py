@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
-from hypothesis import strategies as st
-
 from foldline.domain.enums import RowKind, RunOutcome, StopReason, SummarySource
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import CheckFailure, FoldPlan, RowFacts, Snapshot, facts_of, to_ranges
@@ -45,6 +43,7 @@ from foldline.engine.planning import PlanInputs, plan
 from foldline.engine.rebase import rebase
 from foldline.engine.runs import close_run, open_run
 from foldline.engine.structure import analyze
+from hypothesis import strategies as st
 
 POLICY = Policy()
 TOKENS_A_CHARACTER = 4
@@ -160,9 +159,7 @@ class Host:
             for f in facts
             if f.offset in known or (last_run and f.run_id == last_run and f.kind == RowKind.USER)
         )
-        self.session = open_run(
-            self.session, trailing, run_id, last_run_id=last_run, last_request=again, now=0.0
-        )
+        self.session = open_run(self.session, trailing, run_id, last_run_id=last_run, last_request=again, now=0.0)
 
     def answer(self, *blocks: ContentBlock, stop: StopReason | None = None) -> Row:
         run = self.session.open_run
@@ -182,9 +179,7 @@ class Host:
         self.waiting = False
 
     def pin(self, offset: int, pinned: bool = True) -> None:
-        self.rows = [
-            msgspec.structs.replace(r, pinned=pinned) if r.offset == offset else r for r in self.rows
-        ]
+        self.rows = [msgspec.structs.replace(r, pinned=pinned) if r.offset == offset else r for r in self.rows]
 
     def call(self, name: str = "read", arguments: str = "{}", call_id: str = "") -> ToolCallBlock:
         self.call_number += 1
@@ -203,7 +198,7 @@ class Host:
             factor=self.factor,
         )
 
-    def calls(self) -> dict[int, tuple[ledger.LedgerCall, ...]]:
+    def calls(self) -> ledger.CallsByOffset:
         return ledger.calls_of_rounds(self.rows, self.session.calls)
 
     def inputs(self, threshold: int, **changes: object) -> PlanInputs:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-from strategies import Folded, Host, Operation, operations, play
-
 from foldline.domain.folding import FoldScope
 from foldline.engine.planning import PlanInputs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies import Folded, Host, Operation, operations, play
 
 
 def assert_holds(folded: Folded) -> None:

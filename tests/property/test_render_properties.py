@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
-from strategies import Host, Operation, operations
-
 from foldline.domain.arrangement import Arrangement, AssistantItem, Item, ResultsItem, SystemItem, UserItem
 from foldline.domain.rows import AssistantRow, SystemRow, ToolResultRow
 from foldline.engine.render import archived_calls, arrange
+from hypothesis import given
+
+from tests.strategies import Host, Operation, operations
 
 
 def arranged(host: Host) -> Arrangement:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from notation import snapshot
-from strategies import limits
-
 from foldline.domain.enums import RowKind, SummarySource
 from foldline.domain.folding import CheckFailure, FoldPlan, RowFacts, Snapshot, to_ranges
 from foldline.domain.policy import Policy, Retention, Summary
 from foldline.engine.checks import Candidate, appends_only, check
 from foldline.engine.planning import PlanInputs, plan
 from foldline.engine.structure import analyze
+
+from tests.notation import snapshot
+from tests.strategies import limits
 
 HEADED = "\n\n".join(
     f"## {title}\nnone"
@@ -107,9 +107,7 @@ def moved(base: Case, *offsets: int) -> Case:
         before = next((o for o in retain if o > first), None)
     elif before not in retain:
         before = next((o for o in retain if before is not None and o > before), None)
-    return replan(
-        base, discard=tuple(o for o in order if o in gone), retain=retain, insert_before=before
-    )
+    return replan(base, discard=tuple(o for o in order if o in gone), retain=retain, insert_before=before)
 
 
 def said(base: Case, **changes: object) -> Case:
@@ -199,7 +197,7 @@ REJECTED: list[tuple[str, str, Callable[[], Case]]] = [
     ("V5", "a pin", lambda: moved(sound("U A U! A U A"), 3)),
     ("V5", "the unit of a pin", lambda: moved(sound("A(c1)! R(c1) U A U A"), 1, 2)),
     ("V5", "the request", lambda: moved(RUN, 4)),
-    ("V5", "the request between runs of a whole check", lambda: moved(sound("U A U A U N", run="r", request=(5, 6)), 6)),
+    ("V5", "the request between runs of a whole check", lambda: moved(sound("U A U N", run="r", request=(3, 4)), 4)),
     ("V5", "the newest round", lambda: moved(RUN, 7, 8)),
     ("V5", "a notice of the newest round", lambda: moved(sound("U A A N", in_run=True, run="r", request=(1,)), 4)),
     ("V5", "a user row of the run", lambda: moved(ROUNDS, 5)),
@@ -282,9 +280,7 @@ def test_v6_the_budget_is_judged_by_what_stayed_when_it_was_planned() -> None:
     assert long.failures() == ()
     grown = replace(base.before, rows=(*base.before.rows, replace(_row(50), kind=RowKind.USER, tokens=7_600)))
     plan_now = replace(base.candidate.plan, retain=(*base.candidate.plan.retain, 50))
-    appended = replace(
-        said(long, plan=plan_now), before=grown, after=(*base.after, grown.rows[-1])
-    )
+    appended = replace(said(long, plan=plan_now), before=grown, after=(*base.after, grown.rows[-1]))
     assert appended.rules() == {"V6"}
     assert replace(appended, planned=(base.before, base.candidate.plan)).failures() == ()
 

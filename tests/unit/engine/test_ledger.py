@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from strategies import Host, count
-
 from foldline.domain.rows import TextBlock
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED, LedgerCall
 from foldline.engine.ledger import ARGUMENTS_CHARS, calls_of_rounds, merge, render
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies import Host, count
 
 ROOMY = 10_000
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from notation import snapshot
-from strategies import limits
-
 from foldline.domain.folding import FoldPlan, FoldScope, Snapshot
 from foldline.domain.policy import Policy, Retention, Summary
 from foldline.domain.session import CALL_RAN, LedgerCall
 from foldline.engine.planning import PlanInputs, plan
 from foldline.engine.structure import analyze
+
+from tests.notation import snapshot
+from tests.strategies import limits
 
 ROOMY = 1_000_000
 
@@ -23,7 +24,7 @@ def planned(
     threshold: int = ROOMY,
     turns: int = 4,
     messages: int = 8,
-    calls: dict[int, tuple[LedgerCall, ...]] | None = None,
+    calls: Mapping[int, tuple[LedgerCall, ...]] | None = None,
     byte_limit: int | None = None,
     reserve: int = 0,
     summary: Summary | None = None,
@@ -287,9 +288,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("rule", "words", "request_rows", "turns", "before"), PLACES, ids=[p[0] for p in PLACES])
-def test_v3_place(
-    rule: str, words: str, request_rows: None, turns: int, before: int | None
-) -> None:
+def test_v3_place(rule: str, words: str, request_rows: None, turns: int, before: int | None) -> None:
     found = planned(snapshot(words), turns=turns, messages=0)
     assert found is not None
     assert found.insert_before == before

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategies import Host, Operation
-
 from foldline.domain.folding import FoldPlan, FoldScope, Snapshot
 from foldline.domain.policy import Policy, Retention
 from foldline.domain.rows import NoticeRow, SystemRow, TextBlock
 from foldline.engine.rebase import rebase
+
+from tests.strategies import Host, Operation
 
 KEEPS_LITTLE = Policy(retention=Retention(1, 0))
 
@@ -88,9 +88,7 @@ def test_a_result_that_came_meanwhile_keeps_its_call() -> None:
     planned = host.plan(host.inputs(100_000))
     assert planned is None or row.offset not in planned.discard
     then = host.snapshot()
-    forced = FoldPlan(
-        FoldScope.WHOLE, (1, 2, 3), (4,), 4, (1, 2, 3), (), (), "", 256, 100, 10, 50, 110
-    )
+    forced = FoldPlan(FoldScope.WHOLE, (1, 2, 3), (4,), 4, (1, 2, 3), (), (), "", 256, 100, 10, 50, 110)
     then = replace(then, open_run=None, carried_through=3)
     host.result(other.call_id)
     now = replace(host.snapshot(), open_run=None, carried_through=3)
@@ -136,7 +134,7 @@ def in_run() -> Host:
     host.user()
     for _ in range(3):
         host.prepare("r1")
-        call = host.call(arguments='{"n": %d}' % host.call_number)
+        call = host.call(arguments=f"[{host.call_number}]")
         host.answer(call)
         host.result(call.call_id, "fine " * 200)
     host.prepare("r1")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from strategies import Host
-
 from foldline.domain.arrangement import (
     Arrangement,
     AssistantItem,
@@ -38,6 +36,8 @@ from foldline.domain.rows import (
 from foldline.domain.session import CallState, OpenRun
 from foldline.engine.render import EARLIER_WORK, FIRST_MESSAGE, RUN_WORK, archived_calls, arrange
 
+from tests.strategies import Host
+
 
 def arranged(host: Host, **arguments: object) -> Arrangement:
     session = host.session
@@ -51,7 +51,7 @@ def shape(arrangement: Arrangement) -> str:
 
 def _word(item: Item) -> str:
     if isinstance(item, ResultsItem):
-        given = (str(r.row.offset) if r.row else r.placeholder.value for r in item.results if r.row or r.placeholder)
+        given = (str(r.row.offset) if r.row else str(r.placeholder) for r in item.results)
         return f"R[{','.join(given)}]"
     if isinstance(item, UserItem):
         letter = {UserKind.ROW: "U", UserKind.SUMMARY: "K", UserKind.LATE_RESULT: "L", UserKind.PLACEHOLDER: "P"}
@@ -267,9 +267,7 @@ def test_only_the_current_version_of_a_keyed_system_row_is_sent_at_its_place() -
 
 
 def summary(offset: int, of_run: str = "", text: str = "what was", call_ledger: str = "") -> Row:
-    return Row(
-        offset, CompactionSummaryRow(text, "f", SummarySource.EXTRACTIVE, of_run=of_run, ledger=call_ledger)
-    )
+    return Row(offset, CompactionSummaryRow(text, "f", SummarySource.EXTRACTIVE, of_run=of_run, ledger=call_ledger))
 
 
 def user(offset: int) -> Row:

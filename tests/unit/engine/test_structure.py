@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from notation import snapshot
-
 from foldline.engine.structure import analyze, must_stay, trailing_of_no_run, uncarried_results
+
+from tests.notation import snapshot
 
 UNITS = [
     # (rule, transcript, units of more than one row)
@@ -130,7 +130,9 @@ STAY = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "words", "request_rows", "carried", "prepared", "stay"), STAY, ids=[s[0] for s in STAY])
+@pytest.mark.parametrize(
+    ("rule", "words", "request_rows", "carried", "prepared", "stay"), STAY, ids=[s[0] for s in STAY]
+)
 def test_must_stay(
     rule: str, words: str, request_rows: tuple[int, ...] | None, carried: int, prepared: int, stay: set[int]
 ) -> None:
