@@ -12,6 +12,7 @@ import structlog
 from foldline.domain.memory import MemoryAnswer, MemoryQuery
 from foldline.domain.session import Session
 from foldline.memory import MemoryService
+from foldline.memory.embed import MiniLm
 from foldline.store import SqliteStore
 
 from tests.unit.memory.scopes import HashedWords, fold, new_session, says, user, words
@@ -266,3 +267,58 @@ def test_the_cache_is_no_source_of_truth(place: Place, cache_bytes: int) -> None
         for i, session in enumerate(sessions):
             assert ask(memory, session).hits[0].entry.text == f"parrot walnut {i}"
             assert memory.cached_bytes <= cache_bytes
+
+
+def test_the_embedded_model_finds_what_words_do_not(place: Place) -> None:
+    """M4: the default set-up, offline: a paraphrase without a word in common comes first."""
+    memory = MemoryService(place.store, MiniLm, 1 << 20, words)
+    rows = [
+        user("My parrot adores walnuts and almonds."),
+        user("The launch moved to the fourteenth of March."),
+        user("We painted the kitchen green yesterday."),
+        *(says(f"Acknowledged, item {i}.") for i in range(10)),
+    ]
+    session = fold(place.store, memory, new_session(place.store), rows)
+    memory.start()
+    try:
+        assert memory.settle(60)
+        answer = ask(memory, session, "Which snacks would a bird enjoy?")
+    finally:
+        memory.stop()
+    assert answer.degraded == ""
+    assert answer.hits[0].entry.offset == 1
+    assert answer.hits[0].semantic > 0.3
+
+
+def test_searches_folds_and_embedding_at_once(place: Place) -> None:
+    """Nothing is lost, doubled or taken from another session while everything happens together."""
+    memory = place.memory(HashedWords(), cache_bytes=20_000)
+    sessions = {name: new_session(place.store, name) for name in "abc"}
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    def search(name: str) -> None:
+        try:
+            while not done.is_set():
+                answer = ask(memory, sessions[name], f"{name} walnut")
+                found = [hit.entry.text for hit in answer.hits]
+                assert all(text.startswith(f"{name} walnut") for text in found)
+                assert len(found) == len(set(found))
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=search, args=(name,)) for name in sessions for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for round_ in range(8):
+        for name in sessions:
+            sessions[name] = fold(
+                place.store, memory, sessions[name], [user(f"{name} walnut {round_} {i}") for i in range(3)]
+            )
+            memory.wake()
+    assert memory.settle(30)
+    done.set()
+    for thread in threads:
+        thread.join(30)
+    assert problems == []
+    assert all(memory.counts(session.key) == (24, 0) for session in sessions.values())
