@@ -17,6 +17,9 @@ from foldline.domain.rows import (
     VideoBlock,
 )
 
+WEB = ("http://", "https://")
+WEB_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""What both APIs take inline."""
 _DATA_URI = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 _NAMES: dict[type, str] = {
     ImageBlock: "image", VideoBlock: "video", AudioBlock: "audio", DocumentBlock: "document",

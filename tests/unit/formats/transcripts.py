@@ -47,6 +47,10 @@ def load(data: bytes) -> object:
     return json.loads(data, parse_float=Decimal)
 
 
-def canon(value: object) -> str:
-    """A text that is the same for the same JSON value: fields in order, ``1`` and ``true`` and ``1.0`` apart."""
-    return json.dumps(value, sort_keys=True, default=lambda d: {"decimal": str(d.normalize())})
+def canon(value: object) -> object:
+    """A value that is equal for equal JSON values only: numbers by what they amount to, booleans apart from them."""
+    if isinstance(value, dict):
+        return {key: canon(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [canon(inner) for inner in value]
+    return ("number", Decimal(value)) if isinstance(value, int | Decimal) and not isinstance(value, bool) else value

@@ -19,17 +19,15 @@ from foldline.domain.rows import (
 )
 from foldline.formats.codec import Codec, Form, Place
 from foldline.formats.json_text import Json, loads, loads_or, text
-from foldline.formats.media import document_text
+from foldline.formats.media import WEB, WEB_IMAGES, document_text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import is_foreign
 
 FORMAT = Format.ANTHROPIC_MESSAGES
 LONGEST_NAME, LONGEST_ID = 128, 128
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF, _PLAIN = "application/pdf", "text/plain"
 _SERVER_ID = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")
 _RESULT_TYPE = re.compile(r"[a-z_]+_tool_result")
-_WEB = ("http://", "https://")
 WRAPPED = "arguments"
 """Field that holds arguments which are no JSON object, since ``input`` must be one."""
 
@@ -157,12 +155,12 @@ def _natural(block: ContentBlock, place: Place) -> str | None:
     if place not in (Place.USER, Place.RESULT):
         return None
     if isinstance(block, ImageBlock):
-        web = block.url.startswith(_WEB)
-        return "image" if web or (block.data and block.mime_type in _IMAGES) else None
+        web = block.url.startswith(WEB)
+        return "image" if web or (block.data and block.mime_type in WEB_IMAGES) else None
     if isinstance(block, DocumentBlock):
         text_document = block.mime_type == _PLAIN and bool((document_text(block) or "").strip())
         pdf = bool(block.data) and block.mime_type == _PDF
-        return "document" if text_document or pdf or block.url.startswith(_WEB) else None
+        return "document" if text_document or pdf or block.url.startswith(WEB) else None
     return None
 
 
@@ -171,6 +169,8 @@ def _natural_state(block: ReasoningBlock | ServerToolBlock) -> str | None:
         if not _SERVER_ID.fullmatch(block.call_id):
             return None
         if not block.result:
+            if legal_name(block.name, LONGEST_NAME) != block.name or not isinstance(loads_or(block.json, None), dict):
+                return None
             return "server_tool_use" if block.call_id.startswith("srv") else "mcp_tool_use"
         return block.name if _RESULT_TYPE.fullmatch(block.name) else None
     if block.redacted:

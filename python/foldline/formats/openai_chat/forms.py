@@ -25,7 +25,7 @@ from foldline.domain.rows import (
 )
 from foldline.formats.codec import Codec, Form, Place, expect_object, expect_text, invalid
 from foldline.formats.json_text import Json, loads_or, text
-from foldline.formats.media import data_uri, split_data_uri
+from foldline.formats.media import WEB, WEB_IMAGES, data_uri, split_data_uri
 from foldline.formats.naming import legal_name, short_name
 from foldline.formats.notes import Notes, apply, diff, read_notes, with_notes
 
@@ -92,11 +92,12 @@ def _write_file(block: DocumentBlock) -> dict[str, Json]:
 
 def _natural(block: ContentBlock, place: Place) -> str | None:
     if isinstance(block, TextBlock):
-        return "text"
+        return "text" if block.text else None
     if place is not Place.USER:
         return None
-    if isinstance(block, ImageBlock) and (block.url or (block.data and block.mime_type.startswith("image/"))):
-        return "image_url"
+    if isinstance(block, ImageBlock):
+        inline = block.data and block.mime_type in WEB_IMAGES
+        return "image_url" if inline or (not block.data and block.url.startswith(WEB)) else None
     if isinstance(block, AudioBlock) and block.data and block.mime_type in _AUDIO_FORMAT:
         return "input_audio"
     # Only PDFs are taken as files.

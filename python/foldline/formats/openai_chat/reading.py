@@ -146,6 +146,7 @@ def _noted(body: _Body, message: dict[str, Json], place: Place) -> _Body:
     """The row with what its canonical message would not give back."""
     base = build(place, body.content, head_of(place, body.call_id if isinstance(body, ToolResultRow) else ""))
     shape = shape_of(message)
-    notes: Notes = {} if shape_of(base) == shape else {"content": shape}
+    said_nothing = not body.content and place in (Place.SYSTEM, Place.USER)
+    notes: Notes = {"content": shape} if said_nothing or shape_of(base) != shape else {}
     base.pop("content", None)
     return with_notes(body, FORMAT, notes | diff(base, {k: v for k, v in message.items() if k != "content"}))

@@ -34,7 +34,7 @@ from foldline.formats.results import Rendered
 
 _FIELDS: dict[str, Field] = REASONING_FIELDS | CONTENT_FIELDS
 _ROLES = {Place.SYSTEM: "system", Place.USER: "user", Place.ASSISTANT: "assistant", Place.RESULT: "tool"}
-_EMPTY_SHAPES: dict[str, Json] = {"array": [], "null": None}
+_EMPTY_SHAPES: dict[str, Json] = {"array": [], "string": ""}
 EMPTY_TEXT = "(no content)"
 
 
@@ -79,7 +79,7 @@ def build(
 
 def _content(parts: list[ContentBlock], place: Place, shape: str) -> Json:
     if not parts:
-        return _EMPTY_SHAPES.get(shape or ("null" if place is Place.ASSISTANT else ""), "")
+        return _EMPTY_SHAPES.get(shape or ("null" if place is Place.ASSISTANT else "string"))
     texts = [b.text for b in parts if isinstance(b, TextBlock) and PARTS.is_plain(b)]
     # Several texts of one result become one: many compatible servers take only strings there.
     if shape != "array" and len(texts) == len(parts) and (len(parts) == 1 or place is Place.RESULT):
@@ -173,10 +173,12 @@ class _Writing:
         self.losses.note("native compaction items have no form in chat completions and are left out", *item.offsets)
 
     def _add(self, place: Place, content: Sequence[ContentBlock], offsets: tuple[int, ...], extra: str) -> None:
-        blocks = self._lower(content, place, offsets)
-        if content and not blocks:
+        blocks, notes = self._lower(content, place, offsets), read_notes(extra, FORMAT)
+        # A host's own empty message is its own business; any other is refused.
+        if not blocks and "content" not in notes:
+            self.losses.note(f"{place} messages of nothing that can be carried", *offsets)
             blocks = [TextBlock(EMPTY_TEXT)]
-        self._append(build(place, blocks, head_of(place), read_notes(extra, FORMAT)), offsets)
+        self._append(build(place, blocks, head_of(place), notes), offsets)
 
     def _append(self, message: dict[str, Json], offsets: tuple[int, ...]) -> None:
         self.messages.append(message)
@@ -192,8 +194,10 @@ class _Writing:
             text, lost = as_text(block)
             if lost:
                 self.losses.note(f"{place} messages: {lost}", *offsets)
-            if text is not None:
+            if text:
                 out.append(TextBlock(text))
+            elif text is not None:
+                self.losses.note("empty texts are left out", *offsets)
             elif isinstance(block, ReasoningBlock):
                 self.losses.note("reasoning of another format is left out", *offsets)
             elif isinstance(block, ServerToolBlock):
