@@ -61,7 +61,10 @@ def compact_session(
             if not outcome.joined:
                 break
             if outcome.skip is SkipReason.DEADLINE:
-                raise FoldlineError(Reason.FOLD_IN_PROGRESS, "another fold of this session is still running")
+                raise FoldlineError(
+                    Reason.FOLD_IN_PROGRESS, "another fold of this session is still running",
+                    fold_id=live.fold.fold_id if live.fold else "",
+                )  # fmt: skip
         if outcome.record is None:
             raise _refusal(outcome)
         _remember(services, caller, live, compact, outcome.record)

@@ -233,8 +233,9 @@ def _refuse_closed(services: Services, draft: Draft, run_id: str) -> None:
     fresh = any(c.run_id == run_id for c in draft.closed)
     if closed is not None or fresh:
         raise FoldlineError(
-            Reason.RUN_NOT_OPEN, f"run {run_id} is closed; a closed id is never opened again", run_id=run_id
-        )
+            Reason.RUN_NOT_OPEN, f"run {run_id} is closed; a closed id is never opened again", run_id=run_id,
+            open_run_id=draft.session.open_run.run_id if draft.session.open_run else "",
+        )  # fmt: skip
 
 
 def _supersede(draft: Draft, run: OpenRun, by: str, *, expired: bool) -> None:

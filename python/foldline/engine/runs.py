@@ -69,8 +69,8 @@ def open_run(
             raise FoldlineError(
                 Reason.RUN_NOT_OPEN,
                 f"run {run_id} has no request: append a user, context or notice row, or name a run to continue",
-                run_id=run_id,
-            )
+                run_id=run_id, open_run_id="",
+            )  # fmt: skip
         request = (*last_request, *(r.offset for r in group if r.offset not in last_request))
         continues = last_run_id
     run = OpenRun(

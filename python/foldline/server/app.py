@@ -27,6 +27,7 @@ from foldline.commands.services import Services
 from foldline.config import Config, ConfigError
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import resolve
+from foldline.domain.ports import Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
 from foldline.memory.embed import MiniLm
@@ -81,7 +82,7 @@ class Server:
         addresses: what it listens on, as clients of grpcio dial it.
     """
 
-    def __init__(self, config: Config, store: SqliteStore, catalog: Catalog) -> None:
+    def __init__(self, config: Config, store: SqliteStore, catalog: Catalog, summarizer: Summarizer) -> None:
         self.config = config
         self._memory = MemoryService(
             store, MiniLm if config.memory.embedder == "minilm" else None, config.memory.cache_bytes, _count
@@ -89,7 +90,7 @@ class Server:
         self.services = Services(
             store=store,
             memory=self._memory,
-            summarizer=ExtractiveSummarizer(_count),
+            summarizer=summarizer,
             formats=formats,
             bell=EventBell(),
             catalog=catalog,
@@ -271,8 +272,8 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def build(config: Config) -> Server:
-    """A server on an open and migrated store, not listening yet.
+def build(config: Config, summarizer: Summarizer | None = None) -> Server:
+    """A server on an open and migrated store, not listening yet. Its summaries are extractive by default.
 
     Raises:
         ConfigError: the catalog file.
@@ -283,7 +284,7 @@ def build(config: Config) -> Server:
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = SqliteStore(config.data / "foldline.db", config.store.synchronous)
     try:
-        return Server(config, store, catalog)
+        return Server(config, store, catalog, summarizer or ExtractiveSummarizer(_count))
     except BaseException:
         store.close()
         raise

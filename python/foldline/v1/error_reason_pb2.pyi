@@ -27,7 +27,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_FIELD_VALIDATION: _ErrorReason.ValueType  # 1
     """A field breaks its rule, or fields contradict each other.
 
-    Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`; `google.rpc.BadRequest` names every field.
+    Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`, and where they apply `row` (its place in the input),
+    `ceiling` (of the model), `detail`; `google.rpc.BadRequest` names every field.
     Example: `{field: "policy.min_progress", value: "1.5", range: "[0, 1)"}`.
     """
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 2
@@ -192,14 +193,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 32
     """A message is over the server's size (W5): stream, or raise the limit.
 
-    Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes. Example: `{size: "20971520", maximum:
-    "16777216"}`.
+    Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes, or the store's `cause`. Example: `{size:
+    "20971520", maximum: "16777216"}`.
     """
     ERROR_REASON_FORMAT_INVALID: _ErrorReason.ValueType  # 33
     """Raw JSON is not valid for its format (W4).
 
-    Code: INVALID_ARGUMENT. Metadata: `format`, `path`, `detail`. Example: `{format: "OPENAI_CHAT", path:
-    "[3].role", detail: "unknown role"}`.
+    Code: INVALID_ARGUMENT. Metadata: what applies of `field` (of the request), `path` (in the JSON), `position` (its
+    byte), `line` and `lines` (of an import), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
+    developer, user, assistant, tool or function"}`.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 34
     """A key is required and none, or an unknown one, was given.
@@ -224,23 +226,26 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 38
     """The server has as many calls or streams as it takes.
 
-    Code: RESOURCE_EXHAUSTED. Metadata: `limit`; `google.rpc.RetryInfo` says when to try again. Example: `{limit:
-    "64"}`.
+    Code: RESOURCE_EXHAUSTED. Metadata: `limit`, or the store's `cause`; `google.rpc.RetryInfo` says when to try again.
+    Example: `{limit: "64"}`.
     """
     ERROR_REASON_NOT_READY: _ErrorReason.ValueType  # 39
     """The server is starting, draining, or without its store; may be retried blindly (W7).
 
-    Code: UNAVAILABLE. Metadata: `component`; `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
+    Code: UNAVAILABLE. Metadata: `component`, and where they apply `cause`, `schema` (of the store), `known` (to this
+    version); `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
     """
     ERROR_REASON_NOT_YET: _ErrorReason.ValueType  # 40
     """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
-    Code: UNIMPLEMENTED. Metadata: `method`. Example: `{method: "ForkSession"}`.
+    Code: UNIMPLEMENTED. Metadata: `method` or `format`, and what it `will` do. Example: `{method: "GetMemory", will:
+    "read one memory entry"}`.
     """
     ERROR_REASON_STORE_CORRUPT: _ErrorReason.ValueType  # 41
     """Stored data does not hold together; `VerifySession` lists what.
 
-    Code: DATA_LOSS. Metadata: `record`: the kind of what cannot be read. Example: `{record: "Session"}`.
+    Code: DATA_LOSS. Metadata: `record` (the kind of what cannot be read), or of the whole file `cause`, `schema`,
+    `tables`. Example: `{record: "Session"}`.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 42
     """A defect of the sidecar. Details are in its log under the request id that the trailing metadata return (W8).
@@ -260,7 +265,8 @@ ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 ERROR_REASON_FIELD_VALIDATION: ErrorReason.ValueType  # 1
 """A field breaks its rule, or fields contradict each other.
 
-Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`; `google.rpc.BadRequest` names every field.
+Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`, and where they apply `row` (its place in the input),
+`ceiling` (of the model), `detail`; `google.rpc.BadRequest` names every field.
 Example: `{field: "policy.min_progress", value: "1.5", range: "[0, 1)"}`.
 """
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 2
@@ -425,14 +431,15 @@ Code: INVALID_ARGUMENT. Metadata: none. Example: `{}`.
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 32
 """A message is over the server's size (W5): stream, or raise the limit.
 
-Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes. Example: `{size: "20971520", maximum:
-"16777216"}`.
+Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes, or the store's `cause`. Example: `{size:
+"20971520", maximum: "16777216"}`.
 """
 ERROR_REASON_FORMAT_INVALID: ErrorReason.ValueType  # 33
 """Raw JSON is not valid for its format (W4).
 
-Code: INVALID_ARGUMENT. Metadata: `format`, `path`, `detail`. Example: `{format: "OPENAI_CHAT", path:
-"[3].role", detail: "unknown role"}`.
+Code: INVALID_ARGUMENT. Metadata: what applies of `field` (of the request), `path` (in the JSON), `position` (its
+byte), `line` and `lines` (of an import), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
+developer, user, assistant, tool or function"}`.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 34
 """A key is required and none, or an unknown one, was given.
@@ -457,23 +464,26 @@ Code: PERMISSION_DENIED. Metadata: `method`. Example: `{method: "DropScope"}`.
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 38
 """The server has as many calls or streams as it takes.
 
-Code: RESOURCE_EXHAUSTED. Metadata: `limit`; `google.rpc.RetryInfo` says when to try again. Example: `{limit:
-"64"}`.
+Code: RESOURCE_EXHAUSTED. Metadata: `limit`, or the store's `cause`; `google.rpc.RetryInfo` says when to try again.
+Example: `{limit: "64"}`.
 """
 ERROR_REASON_NOT_READY: ErrorReason.ValueType  # 39
 """The server is starting, draining, or without its store; may be retried blindly (W7).
 
-Code: UNAVAILABLE. Metadata: `component`; `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
+Code: UNAVAILABLE. Metadata: `component`, and where they apply `cause`, `schema` (of the store), `known` (to this
+version); `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
 """
 ERROR_REASON_NOT_YET: ErrorReason.ValueType  # 40
 """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
-Code: UNIMPLEMENTED. Metadata: `method`. Example: `{method: "ForkSession"}`.
+Code: UNIMPLEMENTED. Metadata: `method` or `format`, and what it `will` do. Example: `{method: "GetMemory", will:
+"read one memory entry"}`.
 """
 ERROR_REASON_STORE_CORRUPT: ErrorReason.ValueType  # 41
 """Stored data does not hold together; `VerifySession` lists what.
 
-Code: DATA_LOSS. Metadata: `record`: the kind of what cannot be read. Example: `{record: "Session"}`.
+Code: DATA_LOSS. Metadata: `record` (the kind of what cannot be read), or of the whole file `cause`, `schema`,
+`tables`. Example: `{record: "Session"}`.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 42
 """A defect of the sidecar. Details are in its log under the request id that the trailing metadata return (W8).

@@ -53,7 +53,7 @@ def test_a_revision_that_is_not_there_is_named_with_the_newest(store: Store, rev
     with pytest.raises(FoldlineError) as refused:
         store.active_offsets(scribe.key, revision)
     assert refused.value.reason == Reason.REVISION_NOT_FOUND
-    assert refused.value.metadata == {"requested": str(revision), "newest": "3"}
+    assert refused.value.metadata == {"revision": str(revision), "newest": "3"}
 
 
 def test_columns_stand_in_list_order(store: Store) -> None:

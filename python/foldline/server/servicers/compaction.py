@@ -77,7 +77,7 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
         if request.HasField("transcript"):
             will = "measure a transcript that the host keeps"
             raise FoldlineError(
-                Reason.NOT_YET, f"CheckPressure with a transcript will {will}", rpc="CheckPressure", will=will
+                Reason.NOT_YET, f"CheckPressure with a transcript will {will}", method="CheckPressure", will=will
             )
         pressure = check_pressure(
             self.services, caller_of(request, context, "CheckPressure"), request.session_id, shape_of(request.shape),

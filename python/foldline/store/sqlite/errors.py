@@ -30,7 +30,7 @@ def store_error(error: Exception) -> FoldlineError:
     if code is None:
         closed = isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
         if closed:
-            return FoldlineError(Reason.NOT_READY, "the store is closed")
+            return FoldlineError(Reason.NOT_READY, "the store is closed", component="store")
         return FoldlineError(Reason.INTERNAL, "the store was used wrongly", cause=type(error).__name__)
     reason, message = _REASONS.get(code & 0xFF, (Reason.INTERNAL, "the store refused a statement"))
     return FoldlineError(reason, message, cause=getattr(error, "sqlite_errorname", "SQLITE_ERROR"))

@@ -203,7 +203,7 @@ class SqliteReads:
                 "SELECT state, key, memory_dropped FROM session WHERE key = ? AND deleting = 0", (key,)
             ).fetchone()
             if state is None:
-                raise _no_session(key)
+                raise _no_session()
             return Archive(
                 session=decode_session(*state),
                 rows=tuple(
@@ -292,7 +292,7 @@ class SqliteReads:
 def _active(db: sqlite3.Connection, key: int, revision: int | None) -> list[int]:
     found = db.execute("SELECT revision FROM session WHERE key = ? AND deleting = 0", (key,)).fetchone()
     if found is None:
-        raise _no_session(key)
+        raise _no_session()
     newest = found[0]
     at = newest if revision is None else revision
     base = db.execute(
@@ -305,7 +305,7 @@ def _active(db: sqlite3.Connection, key: int, revision: int | None) -> list[int]
         raise FoldlineError(
             Reason.REVISION_NOT_FOUND,
             f"no revision {at}; the newest is {newest}",
-            requested=at,
+            revision=at,
             newest=newest,
         )
     rewritten, active = base
@@ -340,8 +340,8 @@ def _last_offset(db: sqlite3.Connection, key: int, revision: int) -> int:
     return low
 
 
-def _no_session(key: int) -> FoldlineError:
-    return FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there", key=key)
+def _no_session() -> FoldlineError:
+    return FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there")
 
 
 def _row(row: tuple[int, int, str, int, int, int, int, bytes, int | None]) -> StoredRow:

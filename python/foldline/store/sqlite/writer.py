@@ -41,7 +41,7 @@ class _Work:
 
 
 def _interrupted() -> FoldlineError:
-    return FoldlineError(Reason.NOT_READY, "the write was interrupted; nothing was written")
+    return FoldlineError(Reason.NOT_READY, "the write was interrupted; nothing was written", component="store")
 
 
 class Writer:

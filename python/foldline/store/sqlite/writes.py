@@ -236,9 +236,10 @@ def insert_events(db: sqlite3.Connection, key: int, events: Sequence[Event], fir
 
 
 def import_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
-    """Writes the events of an imported session, numbered anew from 1; its next one follows them."""
-    insert_events(db, key, events, 1)
-    db.execute("UPDATE session SET last_event = ? WHERE key = ?", (len(events), key))
+    """Writes the events of an imported session under the numbers they have; its next one follows the last."""
+    for event in events:
+        insert_events(db, key, (event,), event.seq)
+    db.execute("UPDATE session SET last_event = ? WHERE key = ?", (events[-1].seq if events else 0, key))
 
 
 def drop_scope(db: sqlite3.Connection, key: int) -> int:
@@ -248,7 +249,7 @@ def drop_scope(db: sqlite3.Connection, key: int) -> int:
         FoldlineError: SESSION_NOT_FOUND.
     """
     if not db.execute("UPDATE session SET memory_dropped = 1 WHERE key = ? AND deleting = 0", (key,)).rowcount:
-        raise FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there", key=key)
+        raise FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there")
     return memory.drop(db, key)
 
 
