@@ -323,7 +323,7 @@ class Memory(Protocol):
     def project(
         self, rows: Sequence[Row], context: Sequence[Row], chunk_tokens: int, index_tool_results: bool
     ) -> tuple[MemoryEntry, ...]:
-        """Entries of ``rows``; ``context`` are the rows before them, for what search may also match."""
+        """Entries of ``rows``; ``context`` is the list they stand in, for what search may also match."""
 
     def search(self, session: Session, query: MemoryQuery) -> MemoryAnswer:
         """Ranks visible entries (M4).

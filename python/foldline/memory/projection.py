@@ -27,17 +27,24 @@ _SEPARATOR_BYTES = len(SEPARATOR.encode())
 def project(
     rows: Sequence[Row], context: Sequence[Row], chunk_tokens: int, index_tool_results: bool, count: Count
 ) -> tuple[MemoryEntry, ...]:
-    """Entries of ``rows``, by (offset, chunk); a function of its arguments, so a second fold makes the same ones."""
-    calls = {(row.offset, c.call_id): c for part in (context, rows) for row in part for c in calls_of(row.body)}
+    """Entries of ``rows``, in the order of the list they stand in.
+
+    Args:
+        context: that list, with or without ``rows``, which then follow it. Rows before one of ``rows`` lend it their
+            terms, and calls say what a result answers.
+    """
+    wanted, listed = {row.offset for row in rows}, {row.offset for row in context}
+    order = [*context, *(row for row in rows if row.offset not in listed)]
+    calls = {(row.offset, call.call_id): call for row in order for call in calls_of(row.body)}
     before: deque[list[str]] = deque(maxlen=NEIGHBORS)
-    for row in context[-NEIGHBORS:]:
-        if indexable(row.body, index_tool_results):
-            for segment in segments(row.body):
-                before.append(_lent(segment.text))
     entries: list[MemoryEntry] = []
-    for row in rows:
-        if indexable(row.body, index_tool_results):
+    for row in order:
+        if not indexable(row.body, index_tool_results):
+            continue
+        if row.offset in wanted:
             entries += _entries(row, calls, before, chunk_tokens, count)
+        else:
+            before.extend(_lent(segment.text) for segment in segments(row.body)[-NEIGHBORS:])
     return tuple(entries)
 
 

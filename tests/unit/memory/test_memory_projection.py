@@ -115,6 +115,14 @@ def test_rows_before_the_fold_are_context_of_its_first_row() -> None:
     assert "walnuts" in entry.context.split()
 
 
+def test_only_what_stands_before_a_row_is_its_context() -> None:
+    """The list holds the rows themselves and what stays after them, as a fold hands it over."""
+    order = [Row(1, user("apples")), Row(2, says("pears")), Row(3, user("plums")), Row(4, says("cherries"))]
+    first, second = project([order[0], order[2]], order, 64, True, words)
+    assert first.context == ""
+    assert second.context.split() == ["apples", "pears"]
+
+
 def test_a_second_projection_is_the_same() -> None:
     body = user("one two three four five. " * 30)
     assert entries(body, chunk_tokens=10) == entries(body, chunk_tokens=10)
