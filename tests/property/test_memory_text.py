@@ -49,3 +49,10 @@ def test_spellings_of_an_identifier_meet(parts: list[str]) -> None:
     """M4: snake, kebab, dotted and camel case of the same words share their whole."""
     spellings = ["_".join(parts), "-".join(parts), ".".join(parts), "".join(part.capitalize() for part in parts)]
     assert {terms(spelling)[0] for spelling in spellings} == {"".join(parts)[:64]}
+
+
+@given(st.lists(TEXT, min_size=1, max_size=4), st.integers(1, 40))
+def test_a_row_has_entries_exactly_when_it_has_text(blocks: list[str], limit: int) -> None:
+    """V8: no row with text is left out of memory."""
+    body = UserRow(tuple(TextBlock(text) for text in blocks))
+    assert bool(project([Row(1, body)], (), limit, True, words)) == bool(row_text(body).strip())
