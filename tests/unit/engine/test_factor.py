@@ -28,6 +28,10 @@ def test_4_5_its_error_is_of_the_estimates_it_gave() -> None:
     off = factor.learn(Factor(MODEL, 1.25, 0.0, 3), 1_000, 2_500, POLICY)
     assert off.error is not None
     assert 0.0 < off.error < 0.5
+    # A perfect estimate brings a bad average down, by the same weight.
+    better = factor.learn(Factor(MODEL, 1.25, 0.5, 3), 1_000, 1_250, POLICY)
+    assert better.error is not None
+    assert off.error < better.error < 0.5
 
 
 def test_4_5_it_stays_within_the_policy_bounds() -> None:
@@ -47,6 +51,7 @@ def test_4_5_nothing_is_learned_from_nothing() -> None:
 def test_4_4_a_refusal_raises_it_to_what_the_request_held_and_never_lowers_it() -> None:
     raised = factor.learn_refusal(Factor(MODEL, 1.0, 0.1, 4), 100_000, 131_000, POLICY)
     assert factor.apply(raised, 100_000) >= 131_000
+    assert raised.readings == 5
     start = Factor(MODEL, 1.5, 0.1, 4)
     assert factor.learn_refusal(start, 100_000, 131_000, POLICY) == start
 
