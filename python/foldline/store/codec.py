@@ -7,12 +7,13 @@ newer server reads what an older one wrote.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.folding import OffsetRange

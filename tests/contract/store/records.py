@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import EntryKind, EntryRole, EventKind, RevisionKind, RowKind, SummarySource, Trigger
 from foldline.domain.events import Event
 from foldline.domain.folding import CompactionRecord, Coverage, FoldScope, SourceBound, to_ranges

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import RevisionKind, RunOutcome
 from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.memory import MemoryFilter

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SignalKind, Trigger
 from foldline.domain.errors import RevisionConflict
 from foldline.domain.events import BoundedResult, Event

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import EntryKind, EntryRole, EventKind, RevisionKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import to_ranges

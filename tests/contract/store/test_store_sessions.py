@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, Ownership, RevisionKind, RunOutcome, SkipReason, SummarySourcePolicy
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter
@@ -146,7 +145,8 @@ def test_an_export_imports_as_the_same_session(store: Store) -> None:
     archive = store.export_session(original.key)
     assert [visible for _, visible in archive.entries] == [False, True]
 
-    moved = replace(archive, session=replace(archive.session, tenant="other"))
+    # Its first event may be past its keeping; the others keep their numbers.
+    moved = replace(archive, session=replace(archive.session, tenant="other"), events=archive.events[1:])
     imported = store.import_session(moved, request("import", store_time()))
     assert imported == replace(moved.session, key=imported.key)
     assert store.export_session(imported.key) == replace(moved, session=imported)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from foldline.store.sqlite.connection import READER_CACHE_KIB, connect
 
-CHECKPOINT_ROWS = 1_500
-"""Changed rows after which the log is copied back: roughly 12 MB of log when each commit changes few rows."""
+CHECKPOINT_ROWS = 1_000
+"""Changed rows after which the log is copied back: roughly 8 MB of log when each commit changes few rows."""
 
 WAL_READY_BYTES = 16 << 20
 """Size the log is given at start. A sync after writing into blocks that exist costs half of one

@@ -14,6 +14,9 @@ READER_CACHE_KIB = 4_096
 IDLE_READERS = 8
 WAL_KEEP_BYTES = 64 << 20
 
+WAL_LAST_RESORT_PAGES = 8_000
+"""Pages of log, 32 MB, from which on a commit copies them back itself: the checkpointer did not keep up."""
+
 _CACHED_STATEMENTS = 256
 
 
@@ -39,6 +42,7 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
     # Deleted text must not stay readable in the file (M7).
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEP_BYTES}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_LAST_RESORT_PAGES}")
     return connection
 
 

@@ -183,6 +183,8 @@ class SqliteStore(SqliteReads):
     def snapshot(self) -> Iterator[SqliteSnapshot]:
         """Reads that all see one state of the store. Keep it short: the log cannot start over meanwhile."""
         with self._snapshot() as connection:
+            # A read transaction begins with its first read, not with its beginning.
+            connection.execute("SELECT 1 FROM session LIMIT 1").fetchall()
             yield SqliteSnapshot(connection, self._clock)
 
     def ping(self) -> None:

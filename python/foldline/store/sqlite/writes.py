@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind
 from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.events import Event

@@ -166,6 +166,5 @@ CREATE TABLE memory_posting (
     segment INTEGER NOT NULL,
     stem TEXT NOT NULL,
     postings BLOB NOT NULL,
-    PRIMARY KEY (session_key, segment, stem),
-    FOREIGN KEY (session_key, segment) REFERENCES memory_segment (session_key, segment)
+    PRIMARY KEY (session_key, segment, stem)
 ) STRICT, WITHOUT ROWID;
