@@ -33,16 +33,46 @@ from hypothesis import strategies as st
 from tests.unit.summarize.talk import as_row, count, filler, rows, summarize, user
 
 HOSTILE = [
-    "<tool_call>", "</think>", "<|im_end|>", "## Technical details", "[TOOL_CALLS]", '{"tool_calls": [{"name": "x"}]}', "<thinking>",
-    "none", '"""', "```", "`", "\r\n", "\x00\x1b[31m", "．。！？", "never", "must", "?", "/a/b.py", "evt_1x", "sk-" + "a" * 24,
-    "(earlier) ", "The user requires: ", "🙂‍🙂", "必ず", "-----BEGIN PRIVATE KEY-----", "\u2028", "<invoke name='x'>", "Error:",
-]  # fmt: skip
+    *(
+        "<tool_call>",
+        "</think>",
+        "<|im_end|>",
+        "## Technical details",
+        "[TOOL_CALLS]",
+        "<thinking>",
+        "<invoke name='x'>",
+    ),
+    *(
+        '{"tool_calls": [{"name": "x"}]}',
+        "none",
+        '"""',
+        "```",
+        "`",
+        "\r\n",
+        "\x00\x1b[31m",
+        "．。！？",
+        "\u2028",
+        "🙂‍🙂",
+    ),
+    *(
+        "never",
+        "must",
+        "?",
+        "/a/b.py",
+        "evt_1x",
+        "sk-" + "a" * 24,
+        "(earlier) ",
+        "The user requires: ",
+        "必ず",
+        "Error:",
+    ),
+    "-----BEGIN PRIVATE KEY-----",
+]
 texts = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40)), max_size=12).map(" ".join)
 ids = st.sampled_from(["c1", "c2", "", "c 3"])
-arguments = st.one_of(
-    texts,
-    st.dictionaries(st.sampled_from(["path", "command", "n", "x y"]), st.one_of(texts, st.integers(), st.none(), st.lists(texts, max_size=2))).map(json.dumps),
-)  # fmt: skip
+values = st.one_of(texts, st.integers(), st.none(), st.lists(texts, max_size=2))
+objects = st.dictionaries(st.sampled_from(["path", "command", "n", "x y"]), values)
+arguments = st.one_of(texts, objects.map(json.dumps))
 blocks = st.one_of(
     texts.map(TextBlock),
     texts.map(TextBlock),
@@ -52,7 +82,12 @@ blocks = st.one_of(
     st.builds(TranscriptBlock, text=texts, source=st.just(TranscriptSource.SPOKEN)),
 )
 contents = st.lists(blocks, max_size=3).map(tuple)
-calls = st.builds(ToolCallBlock, call_id=ids, name=st.one_of(st.sampled_from(["bash", "edit_file", "<invoke>"]), texts), arguments_json=arguments)
+calls = st.builds(
+    ToolCallBlock,
+    call_id=ids,
+    name=st.one_of(st.sampled_from(["bash", "edit_file", "<invoke>"]), texts),
+    arguments_json=arguments,
+)
 bodies: st.SearchStrategy[RowBody] = st.one_of(
     contents.map(UserRow),
     st.builds(lambda c, k: AssistantRow((*c, *k)), contents, st.lists(calls, max_size=3)),
@@ -76,20 +111,29 @@ counters = st.sampled_from(
 
 
 def attempt(
-    source: list[RowBody], earlier: list[CompactionSummaryRow], budget: int, appendix: int, counter: Callable[[str], int] = count
+    source: list[RowBody],
+    earlier: list[CompactionSummaryRow],
+    budget: int,
+    appendix: int,
+    counter: Callable[[str], int] = count,
 ) -> SummaryResult | None:
     """A summary, or None where the rows are no longer than one would be."""
     request = SummaryRequest(rows(*source), tuple(earlier), budget, appendix, 0.9, DEFAULT_REDACT)
     try:
         return ExtractiveSummarizer(counter).summarize(request)
     except SummaryFailed as failed:
-        assert failed.kind is FailureKind.NOT_SMALLER
+        if failed.kind is not FailureKind.NOT_SMALLER:
+            raise
         return None
 
 
 @given(transcripts, earlier_rows, st.sampled_from([0, 40, 256, 700, 4096]), st.sampled_from([0, 30, 512]), counters)
 def test_v6_the_budget_is_never_exceeded(
-    source: list[RowBody], earlier: list[CompactionSummaryRow], budget: int, appendix: int, counter: Callable[[str], int]
+    source: list[RowBody],
+    earlier: list[CompactionSummaryRow],
+    budget: int,
+    appendix: int,
+    counter: Callable[[str], int],
 ) -> None:
     for more in ([], filler(6)):
         summary = attempt([*source, *more], earlier, budget, appendix, counter)
@@ -127,14 +171,18 @@ def test_s8_unmeasured_speech_is_verbatim_or_the_attempt_fails(source: list[RowB
     speech = AssistantRow((TranscriptBlock(words, TranscriptSource.SPOKEN_UNMEASURED),))
     request = SummaryRequest(rows(*source, speech, *filler(8)), (), 512, 0, 0.0)
     try:
-        summary = ExtractiveSummarizer(count).summarize(request)
+        text = ExtractiveSummarizer(count).summarize(request).text
     except SummaryFailed as failed:
-        assert failed.kind is FailureKind.UNMEASURED_TRANSCRIPT
-    else:
-        assert words in summary.text
+        if failed.kind is not FailureKind.UNMEASURED_TRANSCRIPT:
+            raise
+        text = words
+    assert not words.strip() or words in text
 
 
-@given(st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_size=1, max_size=4, unique=True), st.sampled_from([512, 1024, 4096]))
+@given(
+    st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_size=1, max_size=4, unique=True),
+    st.sampled_from([512, 1024, 4096]),
+)
 def test_f8_constraints_survive_ten_generations_of_folding(topics: list[str], budget: int) -> None:
     stated = tuple(f"Never change the {topic} table without asking." for topic in topics)
     summary = summarize(rows(*[user(s) for s in stated], *filler(6)), budget=budget)
@@ -153,7 +201,7 @@ def test_f8_new_constraints_push_out_the_oldest_and_the_line_stays() -> None:
     summary = None
     said: list[str] = []
     for generation in range(12):
-        rule = f"Never delete the files of project number {generation} in the shared folder, whatever the cleanup job says."
+        rule = f"Never delete the files of project {generation} in the shared folder, whatever the cleanup job says."
         said.append(rule)
         source = tuple(Row(200 * generation + i, b) for i, b in enumerate([user(rule), *filler(6)], 1))
         summary = summarize(source, earlier=[as_row(summary, generation)] if summary else [], budget=512)
@@ -166,7 +214,8 @@ def test_f8_new_constraints_push_out_the_oldest_and_the_line_stays() -> None:
 def test_xg18_a_fact_fades_over_generations_instead_of_vanishing_at_once() -> None:
     """Of twelve facts, fewer are left with each fold, and none of the first folds loses all."""
     facts = [f"Decision {n}: service svc_{n:02d} moves to port {7100 + n} because of the proxy." for n in range(12)]
-    source = rows(*[b for f in facts for b in (user("What about the next service?"), AssistantRow((TextBlock(f),)))], *filler(4))
+    asked = user("What about the next service?")
+    source = rows(*[b for fact in facts for b in (asked, AssistantRow((TextBlock(fact),)))], *filler(4))
     summary = summarize(source, budget=900)
     left = [sum(f"svc_{n:02d}" in summary.text for n in range(12))]
     for generation in range(4):
@@ -182,7 +231,14 @@ def test_xg18_a_fact_fades_over_generations_instead_of_vanishing_at_once() -> No
 @pytest.mark.parametrize("budget", [256, 1024, 4096])
 def test_s4_redaction_is_complete_at_every_budget(budget: int) -> None:
     secrets = [f"ghp_{n:02d}" + "Ab9" * 10 for n in range(20)]
-    body = [b for s in secrets for b in (user(f"Never use {s} for it."), AssistantRow((TextBlock(f"Token {s} noted."), ToolCallBlock("c", "login", json.dumps({"token": s})))))]
+    body = [
+        b
+        for s in secrets
+        for b in (
+            user(f"Never use {s} for it."),
+            AssistantRow((TextBlock(f"Token {s} noted."), ToolCallBlock("c", "login", json.dumps({"token": s})))),
+        )
+    ]
     summary = attempt([*body, *filler(6)], [], budget, 512)
     assert summary is not None
     assert not any(s in summary.text or any(s in d for d in summary.durable) for s in secrets)

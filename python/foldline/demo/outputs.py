@@ -182,7 +182,7 @@ def replay(world: Incident, it: Any, random: Random, which: str = "") -> str:
     mode = "dry run, nothing written" if which == "dry" else "committed"
     booked = merchant.backlog - merchant.refunded
     lines = [
-        f"page {page:3d}  first=evt_{random.getrandbits(48):012x}  days={random.randrange(1, 10)} events={min(20, left)}"
+        f"page {page:3d} first=evt_{random.getrandbits(48):012x} days={random.randrange(1, 10)} events={min(20, left)}"
         for page, left in enumerate(range(merchant.backlog, 0, -20), 1)
     ]
     return "\n".join([

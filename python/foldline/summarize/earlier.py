@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from foldline.domain.enums import SummarySource
 from foldline.domain.rows import CompactionSummaryRow
 from foldline.summarize.constraints import MEMORY_LINE
 from foldline.summarize.coverage import APPENDIX_TITLE
@@ -13,7 +14,6 @@ from foldline.summarize.packing import ACTIONS, DECISIONS, DETAILS, ERRORS, GOAL
 from foldline.summarize.text import one_line, sentences
 
 CARRIED = "(earlier) "
-LAST_REQUEST = "Last request"
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\*\*)(.+?)(?:\*\*)?:?\s*$")
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
 _WORDS = (
@@ -25,7 +25,9 @@ _WORDS = (
     (ACTIONS, re.compile(r"action|result|done|completed|progress|work|history", re.IGNORECASE)),
 )
 _QUOTE = re.compile(r'"""\n(.*?)\n"""', re.DOTALL)
-_LONGEST = 600
+_LAST_REQUEST = re.compile(r"^Last (?:request|notice \S+) \[#(\d+)\] \([^)]*\)")
+_MOMENT = re.compile(r"no result among these rows$|no closing answer in these rows$")
+_LONGEST, _LONGEST_HEADING = 600, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +52,41 @@ def section_of(heading: str) -> int | None:
 def carried_lines(
     earlier: Sequence[CompactionSummaryRow], durable: Sequence[str], clean: Callable[[str], str]
 ) -> list[CarriedLine]:
-    """Lines of earlier summaries in order, without those that hold a durable constraint, which travel by themselves."""
+    """Lines of earlier summaries in order.
+
+    Left out are those that hold a durable constraint, which travels by itself, and what our own summaries said of
+    their moment: preface, calls without a result, an unanswered last request.
+    """
     found: dict[str, CarriedLine] = {}
     for row in earlier:
         section = ACTIONS
-        text = clean(row.text.replace(row.ledger, "") if row.ledger else row.text)
-        preface = True
-        for raw in _lines_of(text):
-            heading = _HEADING.match(raw.replace("\\#", "#", 1))
-            if heading and len(raw) < 80:
+        own = row.source == SummarySource.EXTRACTIVE
+        started = not own
+        for raw in _lines_of(clean(row.text.replace(row.ledger, "") if row.ledger else row.text)):
+            heading = _HEADING.match(raw)
+            if heading and len(raw) < _LONGEST_HEADING:
                 named = section_of(heading.group(1))
                 section = section if named is None else named
-                preface = False
+                started = True
                 continue
             line = one_line(_BULLET.sub("", raw))
-            if not line or line.lower() == NOTHING or MEMORY_LINE in line or line.startswith(APPENDIX_TITLE):
+            if not started or not line or line.lower() == NOTHING or MEMORY_LINE in line:
                 continue
-            if preface and row.source.value == "EXTRACTIVE":
-                continue
-            if any(d in line for d in durable):
+            if (own and _MOMENT.search(line)) or any(d in line for d in durable):
                 continue
             age = 2 if line.startswith(CARRIED) else 1
-            line = line.removeprefix(CARRIED).replace(LAST_REQUEST, "Asked", 1)
-            found.setdefault(line, CarriedLine(section, line, age, len(found)))
+            line = _LAST_REQUEST.sub(r"Asked [#\1]", line.removeprefix(CARRIED))
+            for part in _parts(line):
+                found.setdefault(part, CarriedLine(section, part, age, len(found)))
     return list(found.values())
+
+
+def _parts(line: str) -> list[str]:
+    """An appendix in short lists, so that a part of it can be carried; any other line as it is."""
+    if not line.startswith(APPENDIX_TITLE):
+        return [line]
+    names = line.removeprefix(APPENDIX_TITLE).strip().split(", ")
+    return [f"Mentioned: {', '.join(names[i : i + 6])}" for i in range(0, len(names), 6)]
 
 
 def _lines_of(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from foldline.summarize.packing import ACTIONS, GOALS, Line, Packer
 from foldline.summarize.reading import Reading, read_rows
 from foldline.summarize.redact import Redactor
 from foldline.summarize.style import style_for
-from foldline.summarize.text import defuse, has_protocol, quote, source_text
+from foldline.summarize.text import defuse, has_protocol, source_text
 from foldline.summarize.told import answer_lines, open_lines, told_lines
 
 _SHARES = (0.22, 0.2, 0.24, 0.12, 0.08, 0.14)
@@ -59,8 +59,9 @@ class ExtractiveSummarizer:
 
         reading = read_rows(request.rows, redactor.mask)
         room, total = self._room(request)
-        durable, gave_way = self._durable(reading, request, clean, int(room * _DURABLE_SHARE))
-        identifiers = identifiers_of(reading, [(c.offset, c.text) for c in durable if c.offset])
+        stated = constraints_of(reading.requests)
+        durable, gave_way = self._durable(stated, request, clean, int(room * _DURABLE_SHARE))
+        identifiers = identifiers_of(reading, [(c.offset, c.text) for c in stated])
         lines = self._lines(reading, request, durable, identifiers, room, clean)
         lines += _speech_lines(reading, redactor)
         prose = self._pack(reading, lines, durable, gave_way, room)
@@ -92,11 +93,11 @@ class ExtractiveSummarizer:
         return min(request.budget, size), size
 
     def _durable(
-        self, reading: Reading, request: SummaryRequest, clean: Callable[[str], str], room: int
+        self, stated: list[Constraint], request: SummaryRequest, clean: Callable[[str], str], room: int
     ) -> tuple[list[Constraint], bool]:
         """The constraints that fit ``room``, newest first to enter, and whether older ones gave way now or before."""
         carried = [tuple(clean(d) for d in e.durable) for e in request.earlier]
-        durable = durable_part(carried, constraints_of(reading.requests))
+        durable = durable_part(carried, stated)
         kept: list[Constraint] = []
         for constraint in reversed(durable):
             room -= self._count(constraint_line(constraint, 0).text + "\n")
@@ -118,14 +119,14 @@ class ExtractiveSummarizer:
         stated = [constraint_line(c, age) for age, c in enumerate(reversed(durable)) if c.text not in shown]
         lines += stated
         shown += "\n".join(line.text for line in stated)
-        style = style_for(room, identifiers)
+        style = style_for(room, identifiers, clean(request.instructions))
         lines += request_lines(reading, last, durable, shown, style)
         lines += told_lines(reading, identifiers, max(12, min(100, room // 40)), style)
         lines += answer_lines(reading, style) + action_lines(reading, style)
         lines += error_lines(reading, style) + open_lines(reading, last, style)
         lines += detail_lines(identifiers, style)
         lines += carried(carried_lines(request.earlier, [c.text for c in durable], clean))
-        return lines
+        return [style.focused(line) for line in lines]
 
     def _pack(
         self, reading: Reading, lines: list[Line], durable: list[Constraint], gave_way: bool, room: int
@@ -143,12 +144,15 @@ def _speech_lines(reading: Reading, redactor: Redactor) -> list[Line]:
     lines = []
     for speech in reading.speech:
         text = redactor.mask(speech.text)
+        if not text.strip():
+            continue
         if has_protocol(text):
             raise SummaryFailed(
                 FailureKind.UNMEASURED_TRANSCRIPT,
                 f"unmeasured speech of row {speech.offset} holds tool protocol and cannot stand verbatim in a summary",
             )
-        line = f"- Spoken, unmeasured [#{speech.offset}]: {quote(text)}"
+        quoted = f'"""\n{text}\n"""' if "\n" in text else f'"{text}"'
+        line = f"- Spoken, unmeasured [#{speech.offset}]: {quoted}"
         lines.append(Line(ACTIONS, line, _SPEECH_VALUE, (1, speech.offset)))
     return lines
 

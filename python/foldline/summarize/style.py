@@ -6,14 +6,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from foldline.domain.changes import replace
 from foldline.summarize.cues import ASKS, DECIDES, FILLER, REPORTS, SETTLES, TRIVIAL
 from foldline.summarize.identifiers import WORDS, Identifier
+from foldline.summarize.packing import Line
 from foldline.summarize.paths import Shortener
 from foldline.summarize.reading import Call, Request
 from foldline.summarize.salience import prose_share, words_of
 from foldline.summarize.text import clip, one_line
 
 _ROOT_PAYS = 512
+_ORDINARY = frozenset(
+    ("the", "and", "for", "with", "from", "that", "this", "all", "any", "not", "what", "which", "when", "where", "how")
+    + ("who", "keep", "focus", "summary", "summarize", "about", "please", "list", "include", "mention", "only", "into")
+    + ("everything", "details", "important", "especially", "make", "sure", "leave", "out", "over", "each", "was", "are")
+)
 _SHORT_SENTENCE = 40
 _DIGITS = re.compile(r"\d+")
 _WITH_DIGITS = re.compile(r"\S*\d\S*")
@@ -21,10 +28,16 @@ _WITH_DIGITS = re.compile(r"\S*\d\S*")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How much room lines have: ``width`` in characters of an ordinary quote, and how paths are written."""
+    """How lines are written.
+
+    Attributes:
+        width: characters of an ordinary quote.
+        focus: words of the instructions: lines that hold them are worth more.
+    """
 
     width: int
     paths: Shortener
+    focus: frozenset[str] = frozenset()
 
     def quoted(self, text: str) -> str:
         return clip(text, self.width)
@@ -36,10 +49,22 @@ class Style:
     def call(self, call: Call) -> str:
         return clip(self.paths.brief(call.brief), self.width)
 
+    def wanted(self, text: str) -> float:
+        """How much of what the instructions ask for a text speaks of, in [0, 1]."""
+        if not self.focus:
+            return 0.0
+        return min(1.0, len(self.focus & words_of(text)) / min(2, len(self.focus)))
 
-def style_for(room: int, identifiers: Sequence[Identifier]) -> Style:
+    def focused(self, line: Line) -> Line:
+        if not self.focus or line.value >= 1:
+            return line
+        return replace(line, value=min(0.99, line.value + 0.4 * self.wanted(line.text)))
+
+
+def style_for(room: int, identifiers: Sequence[Identifier], instructions: str = "") -> Style:
     """Lines grow with the budget, so that a small one still holds some of each section."""
-    return Style(max(80, min(260, 60 + room // 16)), Shortener(identifiers if room >= _ROOT_PAYS else ()))
+    focus = frozenset(w for w in words_of(instructions) if len(w) < 3 or w not in _ORDINARY)
+    return Style(max(80, min(260, 60 + room // 16)), Shortener(identifiers if room >= _ROOT_PAYS else ()), focus)
 
 
 def substance(request: Request) -> float:

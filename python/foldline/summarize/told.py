@@ -30,7 +30,7 @@ def told_lines(reading: Reading, identifiers: Sequence[Identifier], limit: int, 
     for statement in reading.statements:
         split = [s for s in statement.sentences if readable(s) and (statement.offset, s) not in closing]
         for position, text in enumerate(split[:_STATEMENT_SENTENCES]):
-            score = telling(text, weights) + 0.25 * statement.final + 0.1 * (position == 0)
+            score = telling(text, weights) + 0.25 * statement.final + 0.1 * (position == 0) + 0.4 * style.wanted(text)
             score -= 0.3 * (not statement.final and bool(ANNOUNCES.match(text))) + 0.45 * is_filler(text)
             pool.append(Sentence(statement.offset, text, score))
     weigh(pool, reading.last or 1)
@@ -56,7 +56,7 @@ def _closing_lines(
         told = [s for s in told if not ASKS.search(s)]
         if not told or (request.answered, told[0]) in closing:
             continue
-        best = max(told, key=lambda s: telling(s, weights))
+        best = max(told, key=lambda s: telling(s, weights) + 0.4 * style.wanted(s))
         closing |= {(request.answered, told[0]), (request.answered, best)}
         replies[shape(best)] = (index, request, best)
         times[shape(best)] += 1

@@ -72,8 +72,9 @@ def summarize(
     appendix: int = 0,
     floor: float = 0.0,
     redact: Sequence[str] = (),
+    instructions: str = "",
 ) -> SummaryResult:
-    request = SummaryRequest(tuple(source), tuple(earlier), budget, appendix, floor, tuple(redact))
+    request = SummaryRequest(tuple(source), tuple(earlier), budget, appendix, floor, tuple(redact), instructions)
     return ExtractiveSummarizer(count).summarize(request)
 
 

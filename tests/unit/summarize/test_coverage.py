@@ -41,7 +41,9 @@ def test_s9_identifiers_are_found_exactly_as_written(text: str, found: str, kind
     assert find_identifiers(text).get(found) == kind
 
 
-@pytest.mark.parametrize("text", ["and/or either/or", "a plain sentence.", "1) first 2) second", "e.g. this, i.e. that", ""])
+@pytest.mark.parametrize(
+    "text", ["and/or either/or", "a plain sentence.", "1) first 2) second", "e.g. this, i.e. that", ""]
+)
 def test_s9_prose_holds_no_identifiers(text: str) -> None:
     assert find_identifiers(text) == {}
 
