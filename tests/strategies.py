@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, RunOutcome, StopReason, SummarySource
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import CheckFailure, FoldPlan, RowFacts, Snapshot, facts_of, to_ranges
@@ -216,13 +217,23 @@ class Host:
         planned = plan(then, analyze(then), inputs, self.calls())
         if planned is None:
             return None
+        if between:
+            return self._fold_later(then, planned, inputs, between)
+        # No rebase, which would mend a wrong plan before the checks see it.
+        return self._commit_if_sound(self.judge(then, planned, inputs))
+
+    def _fold_later(
+        self, then: Snapshot, planned: FoldPlan, inputs: PlanInputs, between: Sequence[Operation]
+    ) -> Folded | None:
         for operation in between:
             self.apply(operation)
         now = self.snapshot()
         rebased = rebase(planned, then, now, min_progress=0.0, forced=inputs.forced, calls=self.calls())
         if rebased is None:
             return None
-        folded = self.judge(now, rebased, inputs, (then, planned))
+        return self._commit_if_sound(self.judge(now, rebased, inputs, (then, planned)))
+
+    def _commit_if_sound(self, folded: Folded) -> Folded:
         if not folded.failures:
             self.commit(folded)
         return folded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foldline.domain.folding import FoldScope
 from foldline.engine.planning import PlanInputs
+from foldline.engine.rebase import rebase
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,17 @@ def test_the_plan_is_a_partition_in_list_order(ops: list[Operation], tens: int) 
     assert not set(planned.source_rows) & host.superseded
 
 
+@given(operations(), st.integers(1, 20), st.booleans())
+def test_rebasing_on_the_same_list_changes_nothing(ops: list[Operation], tens: int, forced: bool) -> None:
+    """V9."""
+    host = play(ops)
+    planned = host.plan(host.inputs(tens * 200, forced=forced))
+    if planned is not None:
+        snapshot = host.snapshot()
+        rebased = rebase(planned, snapshot, snapshot, min_progress=1.0, forced=forced, calls=host.calls())
+        assert rebased == planned
+
+
 @given(operations(), st.integers(1, 20))
 def test_planning_is_deterministic(ops: list[Operation], tens: int) -> None:
     host = play(ops)
@@ -97,7 +109,7 @@ def test_a_looser_target_never_folds_more(ops: list[Operation], tens: int, turns
 
 
 def _with_turns(host: Host, turns: int):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
+    from foldline.domain.changes import replace
 
     return replace(host.policy, retention=replace(host.policy.retention, turns=turns))
 

@@ -84,13 +84,11 @@ def facts_of(
     }  # fmt: skip
     if isinstance(body, AssistantRow):
         calls = tuple(b.call_id for b in body.content if isinstance(b, ToolCallBlock))
-        server_open = bool(body.content) and isinstance(body.content[-1], ServerToolBlock) and not body.content[-1].result
         speaks = any(isinstance(b, TextBlock | TranscriptBlock | ToolCallBlock) for b in body.content)
-        paused = body.stop_reason == StopReason.PAUSED or (body.stop_reason is None and server_open)
         made = {b.call_id for b in body.content if isinstance(b, ServerToolBlock) and not b.result}
         resumes = any(isinstance(b, ServerToolBlock) and b.result and b.call_id not in made for b in body.content)
         return RowFacts(
-            **facts, call_ids=calls, derived_from=body.derived_from, paused=paused, resumes=resumes,  # type: ignore[arg-type]
+            **facts, call_ids=calls, derived_from=body.derived_from, paused=is_paused(body), resumes=resumes,  # type: ignore[arg-type]
             indexable=speaks and body.derived_from is None,
         )  # fmt: skip
     if isinstance(body, ToolResultRow):
@@ -103,6 +101,14 @@ def facts_of(
     if isinstance(body, CompactionSummaryRow):
         return RowFacts(**facts, summary_of_run=body.of_run)  # type: ignore[arg-type]
     return RowFacts(**facts, indexable=isinstance(body, UserRow))  # type: ignore[arg-type]
+
+
+def is_paused(body: AssistantRow) -> bool:
+    """Whether a row waits for the continuation of a server-side tool (§1 round)."""
+    if body.stop_reason is not None or not body.content:
+        return body.stop_reason == StopReason.PAUSED
+    last = body.content[-1]
+    return isinstance(last, ServerToolBlock) and not last.result
 
 
 def has_unmeasured_speech(row: Row) -> bool:

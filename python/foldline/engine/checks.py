@@ -131,9 +131,7 @@ class _Checks:
                 yield f"retained row {row.offset} is missing"
         for offset in sorted(discard & self.kept):
             yield f"discarded row {offset} is still there"
-        if all(
-            r.kind == RowKind.SYSTEM or r.kind in _SUMMARIES for r in self.before.rows if r.offset in discard
-        ):
+        if all(r.kind == RowKind.SYSTEM or r.kind in _SUMMARIES for r in self.before.rows if r.offset in discard):
             yield "no discarded row is other than system and summary"
 
     def keeps_rows_as_they_were(self) -> Iterator[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
+from foldline.domain.changes import replace
 from foldline.domain.rows import AssistantRow, Row, ToolResultRow, calls_of
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED, CallState, LedgerCall
 
@@ -25,9 +25,7 @@ _WORDS = {
 _SUPERSEDED_FAILURE = "ran and failed; a later one ran"
 
 
-def calls_of_rounds(
-    rows: Sequence[Row], calls: Sequence[CallState] = ()
-) -> dict[int, tuple[LedgerCall, ...]]:
+def calls_of_rounds(rows: Sequence[Row], calls: Sequence[CallState] = ()) -> dict[int, tuple[LedgerCall, ...]]:
     """The calls of every assistant row with what became of them.
 
     A late result is an outcome like any other, an interim one says that the call runs already.
@@ -36,9 +34,7 @@ def calls_of_rounds(
         rows: the active rows, results included.
         calls: the session's call states; they know of answers that are no longer among ``rows``.
     """
-    outcomes: dict[tuple[int, str], str] = {
-        (c.offset, c.call_id): CALL_RAN for c in calls if c.answered or c.interim
-    }
+    outcomes: dict[tuple[int, str], str] = {(c.offset, c.call_id): CALL_RAN for c in calls if c.answered or c.interim}
     for row in rows:
         body = row.body
         if isinstance(body, ToolResultRow) and body.call_offset is not None:

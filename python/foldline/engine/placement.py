@@ -9,9 +9,7 @@ from foldline.domain.folding import FoldScope, Snapshot
 from foldline.engine.structure import Structure
 
 
-def insert_before(
-    snapshot: Snapshot, structure: Structure, discard: Collection[int], scope: FoldScope
-) -> int | None:
+def insert_before(snapshot: Snapshot, structure: Structure, discard: Collection[int], scope: FoldScope) -> int | None:
     """Offset of the retained row that the summary stands before, None for the end of the list.
 
     Whole and stage 1: at the first discarded row that is no system row, so behind leading system rows; where

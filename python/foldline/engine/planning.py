@@ -111,9 +111,7 @@ class _Planner:
         self.bytes = sum(r.bytes for r in rows if not r.superseded)
         stay = must_stay(snapshot, structure, newest_round=not inputs.forced)
         self.stays = stay | _unanswered_prompt(snapshot)
-        free = [
-            u for u in structure.units if self.stays.isdisjoint(u.offsets) and u.region is not Region.REQUEST
-        ]
+        free = [u for u in structure.units if self.stays.isdisjoint(u.offsets) and u.region is not Region.REQUEST]
         self.superseded = [u for u in free if rows[u.positions[0]].superseded]
         self.before = [u for u in free if u.region is Region.BEFORE and not rows[u.positions[0]].superseded]
         self.run = [u for u in free if u.region is Region.RUN and not rows[u.positions[0]].superseded]
@@ -145,9 +143,7 @@ class _Planner:
 
     def _last_summary(self) -> int:
         rows = self.snapshot.rows
-        return max(
-            (u.positions[0] for u in self.before if rows[u.positions[0]].kind in SUMMARY_KINDS), default=-1
-        )
+        return max((u.positions[0] for u in self.before if rows[u.positions[0]].kind in SUMMARY_KINDS), default=-1)
 
     def _substantive(self, units: Iterable[Unit]) -> bool:
         """V1: at least one row that is neither system nor summary."""
@@ -191,11 +187,7 @@ class _Planner:
         """End of the oldest turn before the run with a row that may fold; it always folds (F1)."""
         rows, end = self.snapshot.rows, self.structure.run_start
         live = next(
-            (
-                u.positions[0]
-                for u in self.before
-                if any(rows[p].kind not in UNSUMMARIZED_KINDS for p in u.positions)
-            ),
+            (u.positions[0] for u in self.before if any(rows[p].kind not in UNSUMMARIZED_KINDS for p in u.positions)),
             0,
         )
         return next((min(t.end, end) for t in self.structure.turns if t.start <= live < t.end), end)
@@ -255,9 +247,7 @@ class _Planner:
         spare = math.floor(room / factor) - extra - summary.appendix_tokens
         quarter = math.floor(limits.threshold / 4 / factor)
         budget = max(MIN_BUDGET, min(summary.max_tokens, quarter, spare, raw // 2))
-        usual = min(inputs.usual_summary(self._estimate(budget)), self._estimate(budget)) + self._estimate(
-            extra
-        )
+        usual = min(inputs.usual_summary(self._estimate(budget)), self._estimate(budget)) + self._estimate(extra)
         return _Size(
             budget=budget,
             usual=usual,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
+from foldline.domain.changes import replace
 from foldline.domain.folding import FoldPlan, FoldScope, Snapshot
 from foldline.domain.session import LedgerCall
 from foldline.engine.checks import appends_only
@@ -108,11 +108,6 @@ def _ledger(
     if calls is None or now.open_run is None:
         return plan.ledger
     made = [
-        c
-        for u in structure.units
-        if u.region is Region.RUN
-        for o in u.offsets
-        if o in gone
-        for c in calls.get(o, ())
+        c for u in structure.units if u.region is Region.RUN for o in u.offsets if o in gone for c in calls.get(o, ())
     ]
     return merge(now.open_run.ledger, made)

@@ -8,7 +8,7 @@ row is waiting for its continuation and gets no ENDS_ON_ASSISTANT.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foldline.domain.arrangement import (
     Arrangement,
@@ -23,8 +23,9 @@ from foldline.domain.arrangement import (
     UserItem,
     UserKind,
 )
+from foldline.domain.changes import replace
 from foldline.domain.enums import WarningCode
-from foldline.domain.folding import facts_of
+from foldline.domain.folding import facts_of, is_paused
 from foldline.domain.rows import (
     AssistantRow,
     CompactionSummaryRow,
@@ -48,9 +49,7 @@ PLACEHOLDER_TEXTS = {
     PlaceholderKind.NOT_COMPLETED: "not completed",
 }
 EARLIER_WORK = "[Summary of earlier work in this conversation. It is a record of what happened, no request.]"
-RUN_WORK = (
-    "[Summary of the work done so far on the request above. It is a record of what happened, no request.]"
-)
+RUN_WORK = "[Summary of the work done so far on the request above. It is a record of what happened, no request.]"
 LATE_ARGUMENTS_CHARS = 2_000
 
 
@@ -103,9 +102,7 @@ class _Arranger:
         self.open_runs = {"", open_run.run_id} if open_run else {""}
         self.states = {(c.offset, c.call_id): c for c in calls}
         self.bounded = bounded
-        self.callers = dict(archived) | {
-            _identity(r): r for r in self.rows if isinstance(r.body, AssistantRow)
-        }
+        self.callers = dict(archived) | {_identity(r): r for r in self.rows if isinstance(r.body, AssistantRow)}
         self.items: list[Item] = []
         self.used: set[str] = set()
         self.paused: set[int] = set()
@@ -135,7 +132,7 @@ class _Arranger:
                     by_call = answers.setdefault(live[body.call_offset], {})
                     by_call.setdefault(body.call_id, []).append((position, row))
         attached: set[int] = set()
-        followed = {before: p for p, before in continuations([facts_of(r, 0, 0) for r in self.rows]).items()}
+        followed = self._continued_by()
         batches: dict[int, _Batch] = {}
         for position in live.values():
             standing: dict[str, tuple[Row, ...]] = {}
@@ -145,6 +142,12 @@ class _Arranger:
                 standing[call_id] = tuple(r for _, r in inside)
             batches[position] = _Batch(self.rows[position], standing, followed.get(position))
         return batches, attached
+
+    def _continued_by(self) -> dict[int, int]:
+        """Position of a paused row to that of the row which continues it."""
+        if not any(_waits(r) for r in self.rows):
+            return {}
+        return {before: p for p, before in continuations([facts_of(r, 0, 0) for r in self.rows]).items()}
 
     def _chain(self, batches: Mapping[int, _Batch], position: int) -> None:
         """An assistant row, its results, then what continues it: rows in between come after (R5)."""
@@ -156,11 +159,9 @@ class _Arranger:
             body = batch.row.body
             assert isinstance(body, AssistantRow)
             offsets = (batch.row.offset,)
-            if batch.continued_by is None and facts_of(batch.row, 0, 0).paused:
+            if batch.continued_by is None and is_paused(body):
                 self.paused.add(len(self.items))
-            self.items.append(
-                AssistantItem(offsets, batch.row, body.content, names, continues=at != position)
-            )
+            self.items.append(AssistantItem(offsets, batch.row, body.content, names, continues=at != position))
             if calls:
                 self._results(batch, calls, names)
             at = batch.continued_by
@@ -265,9 +266,13 @@ class _Arranger:
 
     def _warnings(self) -> tuple[WarningCode, ...]:
         last = next((i for i in reversed(self.items) if not isinstance(i, SystemItem)), None)
-        if isinstance(last, AssistantItem) and not facts_of(last.row, 0, 0).paused:
+        if isinstance(last, AssistantItem) and not _waits(last.row):
             return (WarningCode.ENDS_ON_ASSISTANT,)
         return ()
+
+
+def _waits(row: Row) -> bool:
+    return isinstance(row.body, AssistantRow) and is_paused(row.body)
 
 
 def _identity(row: Row) -> int:
@@ -282,9 +287,7 @@ def _current(rows: Sequence[Row]) -> list[Row]:
         if isinstance(row.body, SystemRow) and row.body.key:
             newest[row.body.key] = max(newest.get(row.body.key, row.body.version), row.body.version)
     return [
-        r
-        for r in rows
-        if not (isinstance(r.body, SystemRow) and r.body.key and r.body.version < newest[r.body.key])
+        r for r in rows if not (isinstance(r.body, SystemRow) and r.body.key and r.body.version < newest[r.body.key])
     ]
 
 
@@ -307,9 +310,7 @@ def _standing(given: Sequence[tuple[int, Row]]) -> list[tuple[int, Row]]:
 def _without_open_server_calls(content: Sequence[ContentBlock]) -> tuple[ContentBlock, ...]:
     """Blocks less server calls without a result; reasoning that would then end the message led to them and goes too."""
     done = {b.call_id for b in content if isinstance(b, ServerToolBlock) and b.result}
-    left = [
-        b for b in content if not (isinstance(b, ServerToolBlock) and not b.result and b.call_id not in done)
-    ]
+    left = [b for b in content if not (isinstance(b, ServerToolBlock) and not b.result and b.call_id not in done)]
     if len(left) == len(content):
         return tuple(content)
     while left and isinstance(left[-1], ReasoningBlock):

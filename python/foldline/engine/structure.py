@@ -142,9 +142,7 @@ def must_stay(snapshot: Snapshot, structure: Structure, *, newest_round: bool = 
 def close_over_units(structure: Structure, offsets: Iterable[int]) -> frozenset[int]:
     """``offsets`` with every row of every unit they touch."""
     wanted = set(offsets)
-    return frozenset(
-        o for unit in structure.units if not wanted.isdisjoint(unit.offsets) for o in unit.offsets
-    )
+    return frozenset(o for unit in structure.units if not wanted.isdisjoint(unit.offsets) for o in unit.offsets)
 
 
 def uncarried_results(snapshot: Snapshot) -> set[int]:
@@ -198,12 +196,7 @@ def continuations(rows: Sequence[RowFacts]) -> dict[int, int]:
     for position, row in enumerate(rows):
         if row.kind == RowKind.ASSISTANT:
             before = rows[paused] if paused is not None else None
-            if (
-                paused is not None
-                and before is not None
-                and before.run_id == row.run_id
-                and (clear or row.resumes)
-            ):
+            if paused is not None and before is not None and before.run_id == row.run_id and (clear or row.resumes):
                 found[position] = paused
             paused, clear = (position if row.paused else None), True
         elif paused is not None and row.kind != RowKind.SYSTEM:
@@ -318,9 +311,7 @@ def _turns(
 ) -> tuple[Turn, ...]:  # fmt: skip
     steering = run_ids(run) if run else frozenset()
     opening = [
-        p
-        for p, r in enumerate(rows)
-        if r.kind == RowKind.USER and not (p >= request_end and r.run_id in steering)
+        p for p, r in enumerate(rows) if r.kind == RowKind.USER and not (p >= request_end and r.run_id in steering)
     ]
     asked = [r for r in rows[run_start:request_end] if r.offset in request]
     if any(_opens(r) for r in asked) and not any(r.kind == RowKind.USER for r in asked):
@@ -344,11 +335,7 @@ def _notice_openings(rows: Sequence[RowFacts], open_request: frozenset[int]) -> 
         if joins_request(row):
             group.append(position)
         elif row.kind == RowKind.ASSISTANT:
-            if (
-                row.run_id
-                and row.run_id != last_run
-                and not any(rows[p].offset in open_request for p in group)
-            ):
+            if row.run_id and row.run_id != last_run and not any(rows[p].offset in open_request for p in group):
                 own = [p for p in group if rows[p].run_id in ("", row.run_id)] or group
                 if any(_opens(rows[p]) for p in own) and not any(rows[p].kind == RowKind.USER for p in own):
                     starts.append(own[0])
