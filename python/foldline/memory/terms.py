@@ -16,6 +16,7 @@ MAX_TERM = 64
 MAX_QUERY_TERMS = 64
 _MAX_SPLIT_WORD = 40
 _MAX_PARTS = 6
+_REMEMBERED_RUN = 128
 
 # Marks that are part of a word although they are no letters (Arabic, Indic and South-East Asian vowel signs).
 _MARKS = (
@@ -51,7 +52,7 @@ def terms(text: str) -> list[str]:
     """Terms of a text, in order, repeats included."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
-    return [term for run in _RUN.findall(text) for term in _expand(run)]
+    return [term for run in _RUN.findall(text) for term in _of_run(run)]
 
 
 def query_terms(text: str) -> list[str]:
@@ -67,7 +68,7 @@ def without_label(text: str) -> str:
 
 
 def speaker_terms(text: str) -> list[str]:
-    """Terms that say who speaks, from the label of a text; none without one. No word of a text is ever one of them."""
+    """Terms that say who speaks, from the label of a text; none without one. Hardly a word of a text is like them."""
     label = _LABEL.match(text)
     return naming(terms(label[1])) if label else []
 
@@ -89,7 +90,10 @@ def _akin(term: str, other: str) -> bool:
     return len(other) <= len(term) + 3 and other.startswith(stem)
 
 
-@lru_cache(maxsize=1 << 14)
+def _of_run(run: str) -> tuple[str, ...]:
+    return _expand_known(run) if len(run) <= _REMEMBERED_RUN else _expand(run)
+
+
 def _expand(run: str) -> tuple[str, ...]:
     run = _POSSESSIVE.sub("", run)
     if _UNSPACED.search(run):
@@ -108,6 +112,9 @@ def _expand(run: str) -> tuple[str, ...]:
     return tuple(term for term in unique if len(term) > 1) or tuple(unique[:1])
 
 
+_expand_known = lru_cache(maxsize=1 << 14)(_expand)
+
+
 def _parts(word: str) -> list[str]:
     """Words inside a camelCase or letter-digit word; none of a hash or blob, whose parts would be noise."""
     parts = _CAMEL.findall(word) if len(word) <= _MAX_SPLIT_WORD else []
@@ -118,8 +125,8 @@ def _pairs(run: str) -> list[str]:
     found: list[str] = []
     end = 0
     for match in _UNSPACED.finditer(run):
-        found += [term for part in _RUN.findall(run[end : match.start()]) for term in _expand(part)]
+        found += [term for part in _RUN.findall(run[end : match.start()]) for term in _of_run(part)]
         end = match.end()
         piece = match.group()
         found += [piece[i : i + 2] for i in range(len(piece) - 1)] or [piece]
-    return found + [term for part in _RUN.findall(run[end:]) for term in _expand(part)]
+    return found + [term for part in _RUN.findall(run[end:]) for term in _of_run(part)]
