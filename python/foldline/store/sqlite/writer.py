@@ -122,6 +122,8 @@ class Writer:
 
     def _join(self, group: list[_Work]) -> None:
         """Takes what is queued into the group, up to the first work that wants to be alone."""
+        if not self._queue:
+            return
         with self._mutex:
             while self._queue and len(group) < MAX_GROUP and not self._queue[0].alone:
                 group.append(self._queue.popleft())
