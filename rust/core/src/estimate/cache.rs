@@ -19,7 +19,7 @@ const KEY_MASK: u128 = (1 << COUNT_SHIFT) - 1;
 const KEPT: usize = 8;
 
 /// Caches that no call uses at the moment. Not thread-locals: a server's many threads share the few warm ones.
-static IDLE: [Mutex<Vec<Box<Cache>>>; 2] = [const { Mutex::new(Vec::new()) }; 2];
+static IDLE: [Mutex<Vec<Cache>>; 2] = [const { Mutex::new(Vec::new()) }; 2];
 
 struct Cache {
     sets: Vec<[u128; 2]>,
@@ -31,8 +31,7 @@ struct Cache {
 pub fn count(encoding: Encoding, vocab: &Vocab, text: &[u8], split: impl Fn(&[u8], usize) -> usize) -> usize {
     let idle = &IDLE[encoding as usize];
     let cache = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let mut cache =
-        cache.unwrap_or_else(|| Box::new(Cache { sets: vec![[0; 2]; 1 << SET_BITS], scratch: Scratch::new() }));
+    let mut cache = cache.unwrap_or_else(|| Cache { sets: vec![[0; 2]; 1 << SET_BITS], scratch: Scratch::new() });
     let total = cache.count(vocab, text, split);
     let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
     if idle.len() < KEPT {

@@ -20,7 +20,7 @@ pub const LETTER: u8 = UPPER | LOWER | CASELESS;
 static INDEX: &[u8; 0x1100] = include_bytes!(concat!(env!("OUT_DIR"), "/class_index.bin"));
 const BLOCKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/class_blocks.bin"));
 
-/// The first half of the first block, which is a block of its own kind of text: no second look-up, no bounds.
+/// The first half of the first block, at hand without the second look-up.
 static ASCII: [u8; 128] = {
     let mut ascii = [0; 128];
     let mut at = 0;

@@ -1,5 +1,6 @@
 //! Estimation (semantics 4.5): exact token counts, a weighted heuristic, and the sizes of stored rows.
 
+mod ascii;
 mod cache;
 mod classes;
 mod merge;

@@ -4,6 +4,7 @@
 //! the alternative of the pattern that a branch stands for. A piece is found in time linear in the run of characters
 //! around it, and a run is scanned at most three times.
 
+use super::ascii;
 use super::classes::{CASELESS, LETTER, LOWER, MARK, NEWLINE, NUMBER, SPACE, UPPER, class_at};
 
 /// `[^\r\n\p{L}\p{N}]?[U]*[L]+(?i:'s|…)?`, `[^\r\n\p{L}\p{N}]?[U]+[L]*(?i:'s|…)?`, `\p{N}{1,3}`,
@@ -11,48 +12,7 @@ use super::classes::{CASELESS, LETTER, LOWER, MARK, NEWLINE, NUMBER, SPACE, UPPE
 /// `\p{Ll}\p{Lm}\p{Lo}\p{M}`.
 #[inline]
 pub fn o200k(text: &[u8], at: usize) -> usize {
-    ascii_word(text, at).unwrap_or_else(|| o200k_any(text, at))
-}
-
-const HIGH: u128 = 0x8080_8080_8080_8080_8080_8080_8080_8080;
-const ONES: u128 = 0x0101_0101_0101_0101_0101_0101_0101_0101;
-
-/// The high bit of every byte that is ASCII and lies in `first..=last`.
-#[inline]
-fn in_range(bytes: u128, first: u8, last: u8) -> u128 {
-    let low = bytes & !HIGH;
-    let from = low + ONES * u128::from(0x80 - first);
-    let past = low + ONES * u128::from(0x7F - last);
-    from & !past & !bytes & HIGH
-}
-
-/// End of a word of ASCII letters that ends, at an ASCII character other than an apostrophe, within the next 16 bytes.
-#[inline]
-fn ascii_word(text: &[u8], at: usize) -> Option<usize> {
-    let window = u128::from_le_bytes(text.get(at..at + 16)?.try_into().ok()?);
-    let lower = in_range(window, b'a', b'z');
-    let upper = in_range(window, b'A', b'Z');
-    let first = window as u8;
-    let skip = u32::from((lower | upper) as u8 & 0x80 == 0);
-    if skip == 1 && (first >= 0x80 || first.is_ascii_digit() || matches!(first, b'\r' | b'\n')) {
-        return None;
-    }
-    let capitals = (!upper & HIGH) >> (8 * skip);
-    let capitals = capitals.trailing_zeros() / 8;
-    let from = skip + capitals;
-    if from >= 16 {
-        return None;
-    }
-    let small = ((!lower & HIGH) >> (8 * from)).trailing_zeros() / 8;
-    let end = from + small;
-    if end >= 16 || end == skip {
-        return None;
-    }
-    let next = (window >> (8 * end)) as u8;
-    if next >= 0x80 || next == b'\'' {
-        return None;
-    }
-    Some(at + end as usize)
+    ascii::capitals_then_small(text, at).unwrap_or_else(|| o200k_any(text, at))
 }
 
 fn o200k_any(text: &[u8], at: usize) -> usize {
@@ -91,23 +51,7 @@ fn o200k_any(text: &[u8], at: usize) -> usize {
 /// `\s*[\r\n]`, `\s+(?!\S)`, `\s`.
 #[inline]
 pub fn cl100k(text: &[u8], at: usize) -> usize {
-    ascii_letters(text, at).unwrap_or_else(|| cl100k_any(text, at))
-}
-
-#[inline]
-fn ascii_letters(text: &[u8], at: usize) -> Option<usize> {
-    let window = u128::from_le_bytes(text.get(at..at + 16)?.try_into().ok()?);
-    let letters = in_range(window | ONES * 0x20, b'a', b'z');
-    let first = window as u8;
-    let skip = u32::from(letters as u8 & 0x80 == 0);
-    if skip == 1 && (first >= 0x80 || first.is_ascii_digit() || matches!(first, b'\r' | b'\n' | b'\'')) {
-        return None;
-    }
-    let end = skip + ((!letters & HIGH) >> (8 * skip)).trailing_zeros() / 8;
-    if end >= 16 || end == skip || (window >> (8 * end)) as u8 >= 0x80 {
-        return None;
-    }
-    Some(at + end as usize)
+    ascii::letters(text, at).unwrap_or_else(|| cl100k_any(text, at))
 }
 
 fn cl100k_any(text: &[u8], at: usize) -> usize {
