@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import EntryKind, EntryRole, MemoryFusion
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter, MemoryQuery

@@ -1,7 +1,7 @@
 """§5: what no measure, record or policy can bring about."""
 
-from dataclasses import replace
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import RefusalKind, SignalKind, SkipReason, Suppression, Trigger, TriggerClass
 from foldline.domain.folding import FoldPlan, FoldScope
 from foldline.domain.models import Factor, Usage

@@ -1,7 +1,7 @@
 """4.1, 4.5: whatever the measures are."""
 
-from dataclasses import replace
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
 from foldline.domain.models import Factor, ModelInfo
 from foldline.domain.policy import Policy

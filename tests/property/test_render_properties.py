@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from foldline.domain.arrangement import Arrangement, AssistantItem, Item, ResultsItem, SystemItem, UserItem
+from foldline.domain.changes import replace
 from foldline.domain.rows import AssistantRow, SystemRow, ToolResultRow
 from foldline.engine.render import archived_calls, arrange
 from hypothesis import given

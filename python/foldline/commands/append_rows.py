@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foldline.commands.draft import Draft
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind
 from foldline.domain.events import Warning_
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from foldline import _core
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, RevisionKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.events import Event, Warning_
@@ -101,10 +101,19 @@ class Draft:
         self.warnings += accepted.warnings
         if accepted.superseded:
             self._supersede(accepted.superseded)
+        self._weigh_request(before, stored)
         if accepted.system_changed:
             record = cadence.system_changed(self.session.cadence)
             self.session = replace(self.session, cadence=record, rewrites=self.session.rewrites + 1)
         return stored[0].offset, stored[-1].offset
+
+    def _weigh_request(self, before: Session, stored: Sequence[StoredRow]) -> None:
+        run, old = self.session.open_run, before.open_run
+        if run is None or old is None or len(run.request) == len(old.request):
+            return
+        joined = set(run.request[len(old.request) :])
+        tokens = run.request_tokens + sum(r.tokens for r in stored if r.offset in joined)
+        self.session = replace(self.session, open_run=replace(run, request_tokens=tokens))
 
     def _supersede(self, offsets: Sequence[int]) -> None:
         fresh = {r.offset: (r.tokens, r.bytes) for r in self.rows}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,6 +19,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import FoldInProgress, LiveSession
 from foldline.commands.services import Services
 from foldline.commands.snapshots import facts_of_stored, snapshot_of
+from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, SummarySource, Trigger
 from foldline.domain.events import Event
 from foldline.domain.folding import (

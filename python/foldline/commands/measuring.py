@@ -117,7 +117,7 @@ def _parts(draft: Draft, tools: Tools) -> Breakdown:
     run = session.open_run
     request = rounds = results = 0
     if run is not None:
-        request = draft.size_of(run.request)[0]
+        request = run.request_tokens
         rounds, results = _rounds(draft, run.run_id)
     return Breakdown(
         system=system, tools=tools.tokens, request=request, rounds=rounds, results=results,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foldline.commands.draft import Draft
 from foldline.commands.fold import FoldOutcome, FoldRequest, note_skip, run_fold
@@ -27,6 +27,7 @@ from foldline.commands.reply import (
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import facts_of_stored
+from foldline.domain.changes import replace
 from foldline.domain.enums import (
     Action,
     EventKind,
@@ -258,7 +259,11 @@ def _open(services: Services, draft: Draft, run_id: str) -> None:
     last_result = max((i for i, f in enumerate(facts) if f.kind == RowKind.TOOL_RESULT and not f.late), default=-1)
     trailing = [f for f in facts[last_result + 1 :] if f.kind not in (RowKind.SYSTEM, RowKind.COMPACTION_SUMMARY)]
     last_run, last_request = _last_run(services, draft)
-    draft.session = open_run(session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now)
+    opened = open_run(session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now)
+    run = opened.open_run
+    assert run is not None
+    tokens = draft.size_of(run.request)[0]
+    draft.session = replace(opened, open_run=replace(run, request_tokens=tokens))
 
 
 def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from foldline.commands.draft import Draft
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RawMessages, RowsInput, read_input
 from foldline.commands.services import Caller, Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, RefusalKind, RunOutcome, StopReason, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -16,6 +16,7 @@ from foldline.commands.live import LiveSession
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import snapshot_of
+from foldline.domain.changes import replace
 from foldline.domain.enums import RevisionKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_

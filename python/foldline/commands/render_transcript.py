@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foldline.commands.list_rows import to_row
 from foldline.commands.services import Caller, Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import Format, WarningCode
 from foldline.domain.events import Warning_
 from foldline.domain.rows import Row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from foldline.commands.draft import Draft
 from foldline.commands.list_rows import to_row
@@ -11,6 +11,7 @@ from foldline.commands.live import LiveSession
 from foldline.commands.measuring import Exact, RequestShape
 from foldline.commands.render_transcript import render_rows
 from foldline.commands.services import Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import Format, ReadingSource, ReplyMode, RowKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_

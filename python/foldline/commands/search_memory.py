@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from foldline.commands.services import Caller, Services
+from foldline.domain.changes import replace
 from foldline.domain.memory import MemoryAnswer, MemoryQuery
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from foldline.commands.draft import Draft, chained, mismatch
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.services import Caller, Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import Ownership, RevisionKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import Resolved, check_layer, resolve

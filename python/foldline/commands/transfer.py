@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import SessionView, get_session
+from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.memory import MemoryEntry

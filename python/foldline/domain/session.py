@@ -6,24 +6,23 @@ number of unanswered calls, keyed system rows and rounds of the open run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from foldline.domain.enums import Ownership, RunOutcome, SkipReason, SummarySource
 from foldline.domain.models import Usage
 from foldline.domain.rows import ModelRef
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
     """P1: the provider's input count of the last answered request."""
 
     input_tokens: int
     model: ModelRef
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(msgspec.Struct, frozen=True, omit_defaults=True):
     """P2: a provider count and the raw token sum of the transcript it covered (4.3).
 
     Attributes:
@@ -39,16 +38,14 @@ class Anchor:
     output_covered: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DidNotFit:
+class DidNotFit(msgspec.Struct, frozen=True, omit_defaults=True):
     """P6: why the last request did not fit: ``refused``, ``bounded`` or ``too_large`` (4.4)."""
 
     cause: str
     named_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Spend:
+class Spend(msgspec.Struct, frozen=True, omit_defaults=True):
     """What attempts that called a paid source cost within one clock hour since the epoch (C6)."""
 
     hour: int
@@ -56,8 +53,7 @@ class Spend:
     cost: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one result of the open run may take (B1, B9); None leaves an axis free.
 
     Kept in units that no later reading changes, so that an unchanged share gives the same text again.
@@ -73,8 +69,7 @@ class Share:
     head_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cadence:
+class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cadence record of §5. Boundaries count from 0; times are seconds since the epoch.
 
     Attributes:
@@ -105,8 +100,7 @@ class Cadence:
     warned: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerCall:
+class LedgerCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call of folded rounds of the open run, for the call ledger (F3)."""
 
     name: str
@@ -118,12 +112,12 @@ class LedgerCall:
 CALL_RAN, CALL_FAILED, CALL_UNANSWERED = "ran", "failed", "unanswered"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRun:
+class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """The open run (§1).
 
     Attributes:
-        request: offsets of the run's request, in list order; never folds while the run is open.
+        request: offsets of the run's request, in list order; never folds while the run is open. ``request_tokens`` is
+            their raw sum.
         continues: the run whose request this one took over, or empty.
         rounds: assistant rows of this run so far; 0 means that its checks are whole.
         opened_offset: first offset that could be this run's own.
@@ -136,14 +130,14 @@ class OpenRun:
     opened_offset: int
     last_active: float
     request: tuple[int, ...] = ()
+    request_tokens: int = 0
     continues: str = ""
     rounds: int = 0
     ledger: tuple[LedgerCall, ...] = ()
     share: Share | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallState:
+class CallState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that has no final result, or that was sent without one (R3, R5).
 
     Attributes:
@@ -163,8 +157,7 @@ class CallState:
     answered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SystemKey:
+class SystemKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """The current version of a keyed system row (§2, R5); ``place`` is the offset of the key's first version."""
 
     key: str
@@ -173,8 +166,7 @@ class SystemKey:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class SupersededRow:
+class SupersededRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A superseded system row that is still in the list: counts nothing, folds along (4.1, F11)."""
 
     offset: int
@@ -182,8 +174,7 @@ class SupersededRow:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a prepared request was, so that its answer can be judged when it comes (L1, 4.3).
 
     Attributes:
@@ -209,8 +200,7 @@ class Prepared:
     first_bounded: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTotals:
+class SourceTotals(msgspec.Struct, frozen=True, omit_defaults=True):
     """Usage and cost of summarizing, by source, committed or not (S5)."""
 
     source: SummarySource
@@ -221,8 +211,7 @@ class SourceTotals:
     cost: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """One session's state. ``key`` is the store's; ``rewrites`` counts what voids a count: folds, edits, restores
     and system row updates (4.3).
 
@@ -241,8 +230,8 @@ class Session:
     create_time: str
     model: ModelRef
     ownership: Ownership = Ownership.SIDECAR_OWNED
-    policy: dict[str, Any] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+    policy: dict[str, Any] = msgspec.field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     revision: int = 0
     digest: str = ""
     next_offset: int = 1
@@ -264,8 +253,7 @@ class Session:
     memory_dropped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedRun:
+class ClosedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run id that is spent; never reopened (§1)."""
 
     run_id: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import (
     OnFailure,
     RefusalKind,
@@ -108,7 +109,7 @@ def decide(
     if boundary is None:
         boundary = max(0, cadence.boundaries - 1)
     over = over_hard_limit(report)
-    signals = [replace(s, suppressed_by=_suppression(s, cadence, policy, boundary, over)) for s in report.signals]
+    signals = [_suppressed(s, _suppression(s, cadence, policy, boundary, over)) for s in report.signals]
     live = [s for s in signals if s.tripped and s.suppressed_by is None]
     if not live:
         return _nothing_live(replace(report, signals=tuple(signals)))
@@ -119,7 +120,7 @@ def decide(
         barred, gate = _GATES[gate], None
     skip = None if gate is None else _GATES[gate]
     if gate is not None:
-        signals = [replace(s, suppressed_by=gate) if s in live else s for s in signals]
+        signals = [_suppressed(s, gate) if s in live else s for s in signals]
     elif trigger not in _MANUAL_TRIGGERS and deadline_left is not None and deadline_left < START_SECONDS:
         skip, barred = SkipReason.DEADLINE, None
     return Decision(
@@ -376,6 +377,10 @@ def warn_once(cadence: Cadence, code: WarningCode) -> tuple[Cadence, bool]:
     if code in cadence.warned:
         return cadence, False
     return replace(cadence, warned=(*cadence.warned, code)), True
+
+
+def _suppressed(signal: Signal, by: Suppression | None) -> Signal:
+    return signal if signal.suppressed_by == by else replace(signal, suppressed_by=by)
 
 
 def _suppression(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from foldline._core import encodings
+from foldline.domain.changes import replace
 from foldline.domain.enums import ModelType
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.models import ModelInfo, Prices

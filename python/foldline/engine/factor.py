@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
+from foldline.domain.changes import replace
 from foldline.domain.models import Factor
 from foldline.domain.policy import Policy
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import RunOutcome
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import CallUpdate

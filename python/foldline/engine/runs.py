@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, RunOutcome
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import RowFacts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import Format, ModelType
 from foldline.domain.models import Prices, Usage
 

@@ -189,6 +189,7 @@ def test_each_migration_is_applied_once_and_a_failing_one_leaves_nothing(tmp_pat
 
 FILL = """
 import resource, signal, sys
+from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError
 from foldline.store import SqliteStore
 from tests.contract.store.records import Scribe, row

@@ -1,4 +1,4 @@
-"""Every published reason that this server can raise, raised through a real gRPC server, with code and metadata (P24)."""
+"""Every published reason that this server can raise, raised through real gRPC, with code and metadata (P24)."""
 
 from __future__ import annotations
 

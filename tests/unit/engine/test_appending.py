@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-
+from foldline.domain.changes import replace
 from foldline.domain.enums import SummarySource, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import CallUpdate

@@ -1,8 +1,8 @@
 """§5: which tripped signals fold, and which skip says why they do not."""
 
-from dataclasses import replace
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import (
     OnFailure,
     SignalKind,

@@ -1,8 +1,8 @@
 """§5, 4.3, 4.4, X2, X3: every change of the cadence record."""
 
-from dataclasses import replace
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import RefusalKind, SkipReason, Trigger, WarningCode
 from foldline.domain.models import Usage
 from foldline.domain.policy import Policy

@@ -1,8 +1,8 @@
 """C4 and C7: whether a planned fold is worth its source."""
 
-from dataclasses import replace
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import SkipReason, Trigger
 from foldline.domain.folding import FoldPlan, FoldScope
 from foldline.domain.models import Factor

@@ -1,9 +1,9 @@
 """4.2 and policy.md: what a catalog file may say, and which entry a model gets."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import ModelType
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.models import ModelInfo, Prices

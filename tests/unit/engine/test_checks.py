@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, SummarySource
 from foldline.domain.folding import CheckFailure, FoldPlan, RowFacts, Snapshot, to_ranges
 from foldline.domain.policy import Policy, Retention, Summary

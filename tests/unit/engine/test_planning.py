@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.folding import FoldPlan, FoldScope, Snapshot
 from foldline.domain.policy import Policy, Retention, Summary
 from foldline.domain.session import CALL_RAN, LedgerCall

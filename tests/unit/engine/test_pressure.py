@@ -1,8 +1,8 @@
 """4.1: every signal with value, limit, source, class and what ignores it."""
 
-from dataclasses import replace
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
 from foldline.domain.models import Factor
 from foldline.domain.pressure import Breakdown, Limits, PressureReport, Signal

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from foldline.domain.changes import replace
 from foldline.domain.folding import FoldPlan, FoldScope, Snapshot
 from foldline.domain.policy import Policy, Retention
 from foldline.domain.rows import NoticeRow, SystemRow, TextBlock

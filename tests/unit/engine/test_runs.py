@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, RunOutcome
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import RowFacts

@@ -1,0 +1,93 @@
+"""The call of G3 and G5: PrepareRequest with one appended 1 KB row, EDITS, nothing due."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import grpc
+from foldline.v1 import (
+    compaction_pb2,
+    compaction_service_pb2,
+    compaction_service_pb2_grpc,
+    model_pb2,
+    row_pb2,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
+
+from bench._servers import ECHO, MODEL
+
+CHUNK = 500
+_WORDS = ("fold", "window", "session", "retry", "ledger", "deploy", "timeout", "queue", "index", "commit", "branch", "parse")
+
+
+def text(seed: int, size: int) -> str:
+    """Words of a seed, ``size`` characters long."""
+    words = random.Random(seed)
+    made = ""
+    while len(made) < size:
+        made += f"{words.choice(_WORDS)}-{words.randrange(1000)} "
+    return made[:size]
+
+
+def row(seed: int, size: int = 1024, *, answer: bool = False) -> row_pb2.Row:
+    block = row_pb2.ContentBlock(text=row_pb2.TextBlock(text=text(seed, size)))
+    if answer:
+        return row_pb2.Row(assistant=row_pb2.AssistantRow(content=[block]))
+    return row_pb2.Row(user=row_pb2.UserRow(content=[block]))
+
+
+class Session:
+    """A session of ``rows`` rows, ready for a boundary."""
+
+    def __init__(self, channel: grpc.Channel, name: str, rows: int) -> None:
+        model = model_pb2.ModelRef(provider="openai", model=MODEL)
+        sessions = session_service_pb2_grpc.SessionServiceStub(channel)
+        sessions.CreateSession(session_service_pb2.CreateSessionRequest(session_id=name, model=model))
+        for first in range(0, rows, CHUNK):
+            part = [row(first + i, 200, answer=i % 2 == 1) for i in range(min(CHUNK, rows - first))]
+            sessions.AppendRows(
+                session_service_pb2.AppendRowsRequest(
+                    session_id=name, input=row_pb2.RowInput(rows=row_pb2.RowList(rows=part))
+                )
+            )
+        self._stub = compaction_service_pb2_grpc.CompactionServiceStub(channel)
+        self._name = name
+        self._calls = 0
+        self.revision = 0
+        self._shape = compaction_service_pb2.RequestShape(model=model)
+        self.request_bytes = self.answer_bytes = 0
+        self.prepare()()
+
+    def prepare(self) -> Callable[[], None]:
+        """The next call, built beforehand, so that only the call is timed."""
+        self._calls += 1
+        request = compaction_service_pb2.PrepareRequestRequest(
+            session_id=self._name,
+            run_id="run-1",
+            request_id=f"{self._name}-{self._calls}",
+            append=row_pb2.RowInput(rows=row_pb2.RowList(rows=[row(self._calls)])),
+            shape=self._shape,
+            reply=compaction_pb2.REPLY_MODE_EDITS,
+            known_revision=self.revision,
+        )
+
+        def call() -> None:
+            answer = self._stub.PrepareRequest(request)
+            assert answer.action == compaction_pb2.ACTION_SEND
+            self.revision = answer.revision
+            self.request_bytes, self.answer_bytes = request.ByteSize(), answer.ByteSize()
+
+        return call
+
+
+def echo_call(channel: grpc.Channel, request_bytes: int, answer_bytes: int) -> Callable[[], None]:
+    """An echo with as many bytes each way."""
+    method = channel.unary_unary(ECHO)
+    request = answer_bytes.to_bytes(4, "big") + bytes(max(0, request_bytes - 4))
+
+    def call() -> None:
+        method(request)
+
+    return call
