@@ -14,13 +14,14 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from foldline._core import count_tokens
+from foldline.domain.changes import replace
 from foldline.domain.memory import MemoryQuery
 from foldline.domain.ports import Batch, Embedder, Store, StoredRow
 from foldline.domain.rows import AssistantRow, ModelRef, Row, TextBlock, UserRow, encode_body, kind_of
