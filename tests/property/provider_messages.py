@@ -204,7 +204,7 @@ def anthropic_requests(draw: st.DrawFn) -> Message:
             messages.append({"role": "user", "content": content} | draw(unknown))
         else:
             messages += draw(anthropic_answer(number))
-    return draw(maybe(system=st.one_of(st.text(max_size=9), st.lists(text_block, max_size=2)))) | {"messages": messages}
+    return draw(maybe(system=st.one_of(st.just(""), words, st.lists(text_block, max_size=2)))) | {"messages": messages}
 
 
 any_text = st.text(max_size=20)
