@@ -1,5 +1,7 @@
 //! The ledger against a plain list.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is meant")]
+
 use foldline_core::ledger::{Columns, Entry, Ledger, Totals};
 use proptest::prelude::*;
 
