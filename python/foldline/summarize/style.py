@@ -16,11 +16,11 @@ from foldline.summarize.salience import prose_share, words_of
 from foldline.summarize.text import clip, one_line
 
 _ROOT_PAYS = 512
-_ORDINARY = frozenset(
-    ("the", "and", "for", "with", "from", "that", "this", "all", "any", "not", "what", "which", "when", "where", "how")
-    + ("who", "keep", "focus", "summary", "summarize", "about", "please", "list", "include", "mention", "only", "into")
-    + ("everything", "details", "important", "especially", "make", "sure", "leave", "out", "over", "each", "was", "are")
-)
+_ORDINARY = {
+    *("the", "and", "for", "with", "from", "that", "this", "all", "any", "not", "what", "which", "when", "where"),
+    *("who", "keep", "focus", "summary", "summarize", "about", "please", "list", "include", "mention", "only", "into"),
+    *("everything", "details", "important", "especially", "make", "sure", "leave", "out", "over", "each", "are", "how"),
+}
 _SHORT_SENTENCE = 40
 _DIGITS = re.compile(r"\d+")
 _WITH_DIGITS = re.compile(r"\S*\d\S*")

@@ -350,17 +350,22 @@ def test_s9_under_the_floor_an_appendix_lists_what_is_missing() -> None:
 
 def test_s3_instructions_raise_what_they_name() -> None:
     """XG21."""
-    subjects = ("queue", "cache", "router", "parser", "mailer", "ledger", "scheduler", "gateway", "importer", "proxy")
-    body = []
-    for subject in subjects:
-        body.append(user(f"What about the {subject}?"))
-        body.append(says(f"Root cause in the {subject}: we decided on {subject}_2.py, because it drops /tmp."))
-    body.insert(4, user("And the table?"))
-    body.insert(5, says("The invoice table has a wrong collation on one of its columns."))
+    decided = [
+        "The approach is to leave the collation of that invoice column.",
+        "We decided to keep the queue in memory because losing it costs nothing.",
+        "Root cause: the router compares hosts before it lowers their case.",
+        "The parser reads whole files, therefore large uploads exhaust the worker.",
+        "We agreed on two retries rather than five, because the partner blocks after three.",
+        "The mailer was slow due to a lookup for every single recipient.",
+        "Confirmed: the scheduler starts jobs twice when clocks move backwards.",
+        "We chose weekly rotation of credentials instead of daily ones.",
+        "The export failed because of a missing right on the bucket.",
+    ]
+    body = [b for text in decided for b in (user("Why is that?"), says(text))]
     plain = summarize(rows(*body), budget=256)
-    asked = summarize(rows(*body), budget=256, instructions="Keep everything about invoice collation.")
+    asked = summarize(rows(*body), budget=256, instructions="Keep everything about the invoice collation.")
     assert "collation" not in plain.text
-    assert "wrong collation on one of its columns" in asked.text
+    assert "collation of that invoice column" in asked.text
 
 
 def test_xg18_what_an_earlier_summary_said_of_its_moment_is_not_carried() -> None:
