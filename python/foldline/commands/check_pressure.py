@@ -57,7 +57,7 @@ def pressure_of(
     """Measures under the session's lock; ``manual`` trips P7."""
     draft = Draft(services, live)
     session = live.session
-    info = services.catalog.lookup(shape.model if shape.model.model else session.model)
+    info = services.model(shape.model if shape.model.model else session.model)
     policy = services.policy(session, override).policy
     limits = limits_of(policy, info, shape.output_reserve_tokens)
     tools, _ = tools_of(services, session, shape)
@@ -94,7 +94,7 @@ def plan_compaction(
             session, offsets = live.session, live.offsets()
         stored = services.store.read_rows(session.key, offsets)
         rows = [to_row(r) for r in stored]
-        snapshot = snapshot_of(services, session, stored, rows)
+        snapshot = snapshot_of(services, session, stored, rows, pressure.report.factor)
         request = FoldRequest(
             decision=pressure.decision, policy=pressure.policy, limits=pressure.limits,
             tools_tokens=pressure.report.parts.tools, tools_bytes=pressure.tools.bytes,

@@ -189,6 +189,8 @@ class Draft:
             factor=self._factor,
         )
         events = commit(self.services, self.live, batch)
+        if self._factor is not None:
+            self.services.learned(self.session.tenant, self._factor)
         self.live.session = self.session
         for row, round_of_run in zip(self.rows, self._rounds, strict=True):
             self.live.appended([row], round_of_run)

@@ -66,5 +66,5 @@ def normalize_usage(services: Services, model: ModelRef, usage_json: bytes) -> N
         raise FoldlineError(
             Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
         ) from error
-    info = services.catalog.lookup(model)
+    info = services.model(model)
     return normalize(info.type, raw, info.prices)

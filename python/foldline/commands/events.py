@@ -35,11 +35,13 @@ def watch_events(
 ) -> Iterator[Event | None]:
     """Every event after ``after``, in order, then those to come; None after ``heartbeat`` seconds without one.
 
+    Where there is nothing to tell yet, the first None comes at once: it says that the watch stands.
     Ends when ``is_active`` says that the caller is gone, or when the session is deleted.
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND.
     """
+    wait = 0.0
     while is_active():
         with services.sessions.use(caller.tenant, session_id) as live, live.locked():
             key = live.session.key
@@ -48,5 +50,6 @@ def watch_events(
         for event in found:
             after = event.seq
             yield event
-        if not found and services.bell.wait(key, seen, heartbeat) == seen:
+        if not found and services.bell.wait(key, seen, wait) == seen:
             yield None
+        wait = heartbeat

@@ -132,7 +132,7 @@ def _begin(services: Services, live: LiveSession, request: FoldRequest) -> _Atte
     session, decision = draft.session, request.decision
     stored = services.store.read_rows(session.key, live.offsets())
     rows = [to_row(r) for r in stored]
-    snapshot = snapshot_of(services, session, stored, rows)
+    snapshot = snapshot_of(services, session, stored, rows, decision.report.factor)
     calls = ledger.calls_of_rounds(rows, session.calls)
     planned = plan(snapshot, analyze(snapshot), plan_inputs(session, request), calls)
     if planned is None:
@@ -241,7 +241,9 @@ def _finish(
         # A pin set while the summary was written counts (R6): it stands beside the body.
         for fresh in services.store.read_rows(session.key, list(attempt.plan.discard)):
             stored[fresh.offset], rows[fresh.offset] = fresh, to_row(fresh)
-        now = snapshot_of(services, session, [stored[o] for o in offsets], [rows[o] for o in offsets])
+        now = snapshot_of(
+            services, session, [stored[o] for o in offsets], [rows[o] for o in offsets], request.decision.report.factor
+        )
         exempt = request.decision.forced or request.decision.trigger in (Trigger.MANUAL, Trigger.CHECKPOINT)
         planned = rebase(
             attempt.plan, attempt.snapshot, now, min_progress=0.0 if exempt else request.policy.min_progress,

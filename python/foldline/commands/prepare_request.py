@@ -50,7 +50,7 @@ from foldline.domain.session import OpenRun, Prepared
 from foldline.engine import cadence
 from foldline.engine.appending import mark_sent
 from foldline.engine.limits import limits as limits_of
-from foldline.engine.pressure import measure
+from foldline.engine.pressure import Measurement, measure
 from foldline.engine.runs import open_run, opening, require_open
 
 
@@ -107,6 +107,15 @@ class _Remembered:
     decided: Decided | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The request as it would be sent now, before its results are bounded (B5)."""
+
+    exact: Exact
+    known: Measurement
+    report: PressureReport
+
+
 @dataclass(slots=True)
 class _Boundary:
     """One boundary while it is worked on."""
@@ -128,8 +137,8 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5,
-            or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what an
-            append refuses. In every case nothing was written.
+            or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what
+            an append refuses. In every case nothing was written.
     """
     services.formats.require(request.reply.format)
     rows, row_warnings = read_input(services, request.append)
@@ -148,11 +157,8 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             elif draft.session.open_run is None or draft.session.open_run.run_id != request.run_id:
                 require_open(draft.session, request.run_id)
             exact = exact_of(services, draft, request.reply, boundary.limits, boundary.tools, exact)
-            report = measure(
-                measurement(services, draft, request.shape, boundary.tools, exact),
-                draft.session.cadence,
-                boundary.limits,
-            )
+            known = measurement(services, draft, request.shape, boundary.tools, exact)
+            report = measure(known, draft.session.cadence, boundary.limits)
             decision = cadence.decide(
                 report, draft.session.cadence, boundary.policy, now=draft.now, deadline_left=caller.left()
             )
@@ -160,7 +166,8 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
                 if decision.skip is not None:
                     note_skip(draft, decision, decision.skip)
                 outcome = FoldOutcome(skip=decision.skip)
-                return _answer(services, caller, live, draft, boundary, decision.report, outcome, exact)
+                now = _Measured(exact, known, report)
+                return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
             draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.own_from)))
             before = live.transcript_size()
         outcome = run_fold(
@@ -174,11 +181,15 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
         with live.locked():
             require_open(live.session, request.run_id)
             after = live.transcript_size()
-            exact = exact.shifted(after[0] - before[0], after[1] - before[1])
+            exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += draft.warnings
             if outcome.joined:
                 boundary.warnings.append(Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for"))
-            return _answer(services, caller, live, Draft(services, live), boundary, decision.report, outcome, exact)
+            draft = Draft(services, live)
+            exact = exact_of(services, draft, request.reply, boundary.limits, boundary.tools, exact)
+            known = measurement(services, draft, request.shape, boundary.tools, exact)
+            now = _Measured(exact, known, measure(known, draft.session.cadence, boundary.limits))
+            return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
 
 
 def _boundary(
@@ -186,7 +197,7 @@ def _boundary(
 ) -> _Boundary:
     session = draft.session
     model = request.shape.model if request.shape.model.model else session.model
-    info = services.catalog.lookup(model)
+    info = services.model(model)
     if not info.known:
         draft.warn(
             WarningCode.UNKNOWN_MODEL, f"model {model.model} is not in the catalog: its default window of "
@@ -286,14 +297,11 @@ def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
 
 def _answer(
     services: Services, caller: Caller, live: LiveSession, draft: Draft, boundary: _Boundary, checked: PressureReport,
-    outcome: FoldOutcome, exact: Exact,
+    outcome: FoldOutcome, measured: _Measured,
 ) -> PreparedRequest:  # fmt: skip
     """Bounds, judges (L3), commits and answers."""
     request, limits = boundary.request, boundary.limits
-    if outcome.record is not None or outcome.joined:
-        exact = exact_of(services, draft, request.reply, limits, boundary.tools, exact)
-    known = measurement(services, draft, request.shape, boundary.tools, exact)
-    report = measure(known, draft.session.cadence, limits)
+    exact, known, report = measured.exact, measured.known, measured.report
     bound = bound_results(services, draft, boundary.policy, limits, report)
     if bound.results:
         exact = exact.shifted(bound.tokens_saved * -1, bound.bytes_saved * -1)

@@ -161,7 +161,7 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
     only_appends = prepared.rewrites == draft.session.rewrites
     kept, dropped = complete_rows(rows, partial=answer.partial)
     model = model if model.model else prepared.model
-    info = services.catalog.lookup(model)
+    info = services.model(model)
     first, last = draft.append([_with_model(r, model) for r in kept], prepared.run_id)
     normalized = _usage(answer, raw_usage, info)
     raw_tokens = prepared.request_tokens

@@ -15,6 +15,7 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import Format, ReadingSource, ReplyMode, RowKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_
+from foldline.domain.models import Factor
 from foldline.domain.policy import Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
@@ -215,7 +216,7 @@ def bound_results(services: Services, draft: Draft, policy: Policy, limits: Limi
     stored = services.store.read_rows(session.key, sorted(o for o in own if o not in fresh))
     rows = {r.offset: r for r in [*stored, *(fresh[o] for o in sorted(own) if o in fresh)]}
     bodies = {o: body for o, r in rows.items() if isinstance(body := to_row(r).body, ToolResultRow)}
-    known = services.factor(session.tenant, session.model)
+    known = Factor(session.model, report.factor)
     encoding = services.encoding(session.model) or ""
     whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
     results = [bounding.BoundableResult(o, rows[o].tokens, rows[o].bytes) for o in bodies]

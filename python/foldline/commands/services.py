@@ -10,7 +10,7 @@ from functools import lru_cache
 from foldline import _core
 from foldline.commands.bell import EventBell
 from foldline.commands.live import Sessions
-from foldline.domain.models import Factor
+from foldline.domain.models import Factor, ModelInfo
 from foldline.domain.policy import Layer, Resolved, resolve
 from foldline.domain.ports import Formats, Memory, Store, Summarizer
 from foldline.domain.rows import ModelRef
@@ -19,6 +19,10 @@ from foldline.engine.catalog import Catalog
 
 WEIGHTED_BYTES = "weighted_bytes"
 """Estimator name where no vocabulary is embedded (4.5)."""
+
+
+MAX_FACTORS = 4096
+"""Learned factors held in memory; further ones are read when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,12 @@ class Services:
     sessions: Sessions
     config_policy: Mapping[str, object] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
+    model: Callable[[ModelRef], ModelInfo] = field(init=False)
+    """What the catalog says of a model."""
+    _factors: dict[tuple[str, ModelRef], Factor] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", lru_cache(maxsize=4096)(self.catalog.lookup))
 
     def policy(self, session: Session, override: Layer | None = None) -> Resolved:
         """The effective policy: built-in < config file < session < this request.
@@ -66,11 +76,21 @@ class Services:
 
     def factor(self, tenant: str, model: ModelRef) -> Factor:
         """The learned factor of a model, 1 before its first reading (4.5)."""
-        return self.store.factor(tenant, model) or Factor(model)
+        known = self._factors.get((tenant, model))
+        if known is None:
+            known = self.store.factor(tenant, model) or Factor(model)
+            if len(self._factors) < MAX_FACTORS:
+                self._factors[tenant, model] = known
+        return known
+
+    def learned(self, tenant: str, factor: Factor) -> None:
+        """Takes a committed factor."""
+        if (tenant, factor.model) in self._factors or len(self._factors) < MAX_FACTORS:
+            self._factors[tenant, factor.model] = factor
 
     def encoding(self, model: ModelRef) -> str | None:
         """The embedded vocabulary of a model, None where its tokens are weighted bytes."""
-        return self.catalog.lookup(model).encoding or None
+        return self.model(model).encoding or None
 
     def count(self, text: str, model: ModelRef) -> int:
         """Raw estimate of a text's tokens (4.5)."""

@@ -162,4 +162,4 @@ def require_revision(session: Session, expected: int | None) -> None:
 def _check_policy(services: Services, policy: Mapping[str, Any], model: ModelRef) -> None:
     check_layer(policy)
     resolved = resolve({"config": services.config_policy, "session": policy})
-    limits(resolved.policy, services.catalog.lookup(model), None)
+    limits(resolved.policy, services.model(model), None)

@@ -24,8 +24,14 @@ def facts_of_stored(stored: StoredRow, row: Row, session: Session, index_tool_re
     )
 
 
-def snapshot_of(services: Services, session: Session, stored: Sequence[StoredRow], rows: Sequence[Row]) -> Snapshot:
-    """The snapshot of a session whose active list is ``stored``, decoded as ``rows``."""
+def snapshot_of(
+    services: Services, session: Session, stored: Sequence[StoredRow], rows: Sequence[Row], factor: float = 1.0
+) -> Snapshot:
+    """The snapshot of a session whose active list is ``stored``, decoded as ``rows``.
+
+    Args:
+        factor: learned factor of the model that the request goes to.
+    """
     index = services.policy(session).policy.memory.index_tool_results
     return Snapshot(
         revision=session.revision,
@@ -33,5 +39,5 @@ def snapshot_of(services: Services, session: Session, stored: Sequence[StoredRow
         open_run=session.open_run,
         carried_through=session.carried_through,
         prepared_through=session.prepared_through,
-        factor=services.factor(session.tenant, session.model).value,
+        factor=factor,
     )
