@@ -205,7 +205,7 @@ class Host:
     def inputs(self, threshold: int, **changes: object) -> PlanInputs:
         run = self.session.open_run
         inputs = PlanInputs(self.policy, limits(threshold), in_run=run is not None and run.rounds > 0)
-        return replace(inputs, **changes)  # type: ignore[arg-type]
+        return replace(inputs, **changes)
 
     def plan(self, inputs: PlanInputs) -> FoldPlan | None:
         snapshot = self.snapshot()

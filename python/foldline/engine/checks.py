@@ -22,10 +22,10 @@ from foldline.domain.folding import (
 )
 from foldline.domain.policy import Policy
 from foldline.domain.pressure import Limits
+from foldline.engine.links import inside_units, links, waits
 from foldline.engine.summary_text import text_faults
 
 _SUMMARIES = (RowKind.COMPACTION_SUMMARY, RowKind.PROVIDER_COMPACTION)
-_WAITING = (RowKind.USER, RowKind.INJECTED_CONTEXT, RowKind.NOTICE)
 LEAST_BUDGET = 256
 
 
@@ -97,7 +97,7 @@ class _Checks:
         self.old = {r.offset: r for r in before.rows}
         self.kept = {r.offset for r in self.after if r.offset in self.old}
         self.gone = [r for r in before.rows if r.offset not in self.kept]
-        self.links = _links(before.rows)
+        self.links = links(before.rows)
         self.ahead: dict[int, list[int]] = {}
         for a, b in self.links:
             self.ahead.setdefault(b, []).append(a)
@@ -172,7 +172,7 @@ class _Checks:
             elif row.kind != RowKind.SYSTEM:
                 break
         place = {offset: i for i, offset in enumerate(kept)}
-        inside = _inside(kept, place, self.links)
+        inside = inside_units(kept, place, self.links)
         while wanted in inside:
             wanted -= 1
         if index != wanted:
@@ -233,8 +233,7 @@ class _Checks:
         for row in reversed(rows):
             if row.kind == RowKind.SYSTEM:
                 continue
-            waits = row.kind in _WAITING or (row.kind == RowKind.TOOL_RESULT and row.late)
-            if row.run_id or row.offset <= self.before.prepared_through or not waits:
+            if row.run_id or row.offset <= self.before.prepared_through or not waits(row):
                 break
             yield row.offset, "appended by no run since the last request"
         if run is None:
@@ -326,79 +325,6 @@ def appends_only(then: Snapshot, now: Snapshot) -> bool:
         elif seen_new:
             return False
     return True
-
-
-def _links(rows: Sequence[RowFacts]) -> tuple[tuple[int, int], ...]:
-    """Pairs of offsets that belong together (§1 unit), earlier in the list first."""
-    pairs: list[tuple[int, int]] = []
-    made: dict[int, int] = {}
-    for row in rows:
-        if row.kind == RowKind.ASSISTANT:
-            made[row.offset if row.derived_from is None else row.derived_from] = row.offset
-    for row in rows:
-        if row.kind == RowKind.TOOL_RESULT and not row.late and row.call_offset in made:
-            pairs.append((made[row.call_offset], row.offset))
-    pairs += _paused(rows)
-    pairs += _injected(rows)
-    return tuple(pairs)
-
-
-def _paused(rows: Sequence[RowFacts]) -> Iterator[tuple[int, int]]:
-    for i, row in enumerate(rows):
-        if row.kind != RowKind.ASSISTANT or not row.paused:
-            continue
-        own = row.offset if row.derived_from is None else row.derived_from
-        for j in range(i + 1, len(rows)):
-            if rows[j].kind == RowKind.ASSISTANT:
-                between = [
-                    r
-                    for r in rows[i + 1 : j]
-                    if r.kind != RowKind.SYSTEM
-                    and not (r.kind == RowKind.TOOL_RESULT and r.call_offset == own and not r.late)
-                ]
-                if rows[j].run_id == row.run_id and (rows[j].resumes or not between):
-                    yield row.offset, rows[j].offset
-                break
-
-
-def _injected(rows: Sequence[RowFacts]) -> Iterator[tuple[int, int]]:
-    """An injected row and the user row behind it; without one, the last row of its group that is none."""
-    group: list[RowFacts] = []
-    for row in (*rows, None):
-        if row is not None and row.kind == RowKind.SYSTEM:
-            continue
-        if row is not None and (row.kind in _WAITING or (row.kind == RowKind.TOOL_RESULT and row.late)):
-            group.append(row)
-            continue
-        for i, member in enumerate(group):
-            if member.kind != RowKind.INJECTED_CONTEXT:
-                continue
-            users = [r for r in group[i + 1 :] if r.kind == RowKind.USER]
-            others = [r for r in group if r.kind in (RowKind.USER, RowKind.NOTICE)]
-            loose = [r for r in group[i + 1 :] if r.kind == RowKind.INJECTED_CONTEXT]
-            if users:
-                yield member.offset, users[0].offset
-            elif others:
-                yield min(member.offset, others[-1].offset), max(member.offset, others[-1].offset)
-            elif loose:
-                yield member.offset, loose[0].offset
-        group = []
-
-
-def _inside(kept: Sequence[int], place: dict[int, int], links: Sequence[tuple[int, int]]) -> frozenset[int]:
-    """Indices of the retained list at which a new row would stand inside a unit."""
-    inside = [0] * (len(kept) + 1)
-    for a, b in links:
-        if a in place and b in place:
-            low, high = sorted((place[a], place[b]))
-            inside[low + 1] += 1
-            inside[high + 1] -= 1 if high + 1 < len(inside) else 0
-    found, depth = set[int](), 0
-    for index, change in enumerate(inside):
-        depth += change
-        if depth > 0 and index < len(kept):
-            found.add(index)
-    return frozenset(found)
 
 
 def _last_request_row(snapshot: Snapshot) -> int | None:

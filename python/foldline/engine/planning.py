@@ -24,17 +24,11 @@ from foldline.domain.folding import FoldPlan, FoldScope, RowFacts, Snapshot
 from foldline.domain.policy import Policy
 from foldline.domain.pressure import Limits
 from foldline.domain.session import LedgerCall
+from foldline.engine.appending import joins_request
 from foldline.engine.ledger import merge
 from foldline.engine.placement import insert_before
-from foldline.engine.structure import (
-    SUMMARY_KINDS,
-    UNSUMMARIZED_KINDS,
-    Region,
-    Structure,
-    Unit,
-    joins_request,
-    must_stay,
-)
+from foldline.engine.structure import Region, Structure, Unit, must_stay
+from foldline.engine.units import SUMMARY_KINDS, UNSUMMARIZED_KINDS
 
 MIN_BUDGET = 256
 SUMMARY_BYTES_A_TOKEN = 4
@@ -317,7 +311,7 @@ def _unanswered_prompt(snapshot: Snapshot) -> frozenset[int]:
     for row in reversed(snapshot.rows):
         if row.kind == RowKind.SYSTEM:
             continue
-        if not joins_request(row) or not row.run_id or (found and row.run_id != found[0].run_id):
+        if not joins_request(row.kind, row.late) or not row.run_id or (found and row.run_id != found[0].run_id):
             break
         found.append(row)
     return frozenset(r.offset for r in found)

@@ -11,7 +11,8 @@ from foldline.domain.session import LedgerCall
 from foldline.engine.checks import appends_only
 from foldline.engine.ledger import merge
 from foldline.engine.placement import insert_before
-from foldline.engine.structure import SUMMARY_KINDS, UNSUMMARIZED_KINDS, Region, Structure, analyze, must_stay
+from foldline.engine.structure import Region, Structure, analyze, must_stay
+from foldline.engine.units import SUMMARY_KINDS, UNSUMMARIZED_KINDS
 
 
 def rebase(

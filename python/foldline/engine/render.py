@@ -41,7 +41,7 @@ from foldline.domain.rows import (
     calls_of,
 )
 from foldline.domain.session import CallState, OpenRun
-from foldline.engine.structure import continuations
+from foldline.engine.units import continuations
 
 FIRST_MESSAGE = "(The conversation continues below.)"
 PLACEHOLDER_TEXTS = {

@@ -1,30 +1,21 @@
 """What a transcript is made of: units, turns, the open run's request and rounds (§1), and what must stay (V5).
 
-Everything is read off the list and the open run. Choices where §1 is silent:
-
-- An assistant row continues a paused one of its run where nothing but that row's results (or system rows) stands
-  between, or where it holds the result of a server call it did not make: a row that was sent after the pause without
-  the server call answers another request.
-- A request of a closed run is the group before the first assistant row of its id; without a user row in it, that
-  group starts a turn (a run that something other than a user opened).
-- Rows of no run that an assistant row of no run stands behind are history (an import): their results count as carried.
+Everything is read off the list and the open run. Rows of no run that an assistant row of no run stands behind are
+history (an import): their results count as carried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from foldline.domain.enums import RowKind
 from foldline.domain.folding import RowFacts, Snapshot
 from foldline.domain.session import OpenRun
-
-REQUEST_KINDS = frozenset({RowKind.USER, RowKind.INJECTED_CONTEXT, RowKind.NOTICE})
-SUMMARY_KINDS = frozenset({RowKind.COMPACTION_SUMMARY, RowKind.PROVIDER_COMPACTION})
-UNSUMMARIZED_KINDS = SUMMARY_KINDS | {RowKind.SYSTEM}
-"""Kinds that are no source of a summary; alone they are no reason to fold (F11, V1)."""
+from foldline.engine.appending import joins_request
+from foldline.engine.turns import Turn, turns_of
+from foldline.engine.units import SUMMARY_KINDS, continuations, units_of
 
 
 class Region(StrEnum):
@@ -47,14 +38,6 @@ class Unit:
     offsets: tuple[int, ...]
     region: Region = Region.BEFORE
     round: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A turn as list positions, ``end`` excluded. The rows before the first start are turn 0."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +66,7 @@ def analyze(snapshot: Snapshot) -> Structure:
     rows, run = snapshot.rows, snapshot.open_run
     request = frozenset(run.request) if run else frozenset()
     run_start, request_end = _request_span(rows, request, run)
-    groups = _units(rows)
+    groups = units_of(rows)
     unit_of = [0] * len(rows)
     for index, group in enumerate(groups):
         for position in group:
@@ -106,7 +89,7 @@ def analyze(snapshot: Snapshot) -> Structure:
     return Structure(
         units=units,
         unit_of=tuple(unit_of),
-        turns=_turns(rows, groups, unit_of, run, request, run_start, request_end),
+        turns=turns_of(rows, groups, unit_of, run, request, run_start, request_end),
         run_start=run_start,
         request_end=request_end,
         request=tuple(r.offset for r in rows if r.offset in request),
@@ -167,41 +150,9 @@ def trailing_of_no_run(snapshot: Snapshot) -> set[int]:
     for row in reversed(snapshot.rows):
         if row.kind == RowKind.SYSTEM:
             continue
-        if row.run_id or row.offset <= snapshot.prepared_through or not joins_request(row):
+        if row.run_id or row.offset <= snapshot.prepared_through or not joins_request(row.kind, row.late):
             break
         found.add(row.offset)
-    return found
-
-
-def joins_request(row: RowFacts) -> bool:
-    """Whether a row can be part of a request (§1): the group ends at every other assistant or result row."""
-    return row.kind in REQUEST_KINDS or (row.kind == RowKind.TOOL_RESULT and row.late)
-
-
-def call_identity(row: RowFacts) -> int:
-    """The offset that results of an assistant row's calls name (R3, K2)."""
-    return row.offset if row.derived_from is None else row.derived_from
-
-
-def run_ids(run: OpenRun) -> frozenset[str]:
-    """Ids under which rows of the open run may stand: its own, none, and the run's that it continues."""
-    return frozenset({"", run.run_id, run.continues})
-
-
-def continuations(rows: Sequence[RowFacts]) -> dict[int, int]:
-    """Position of each assistant row that continues a paused one, to that one's position (§1 round)."""
-    found: dict[int, int] = {}
-    paused: int | None = None
-    clear = True
-    for position, row in enumerate(rows):
-        if row.kind == RowKind.ASSISTANT:
-            before = rows[paused] if paused is not None else None
-            if paused is not None and before is not None and before.run_id == row.run_id and (clear or row.resumes):
-                found[position] = paused
-            paused, clear = (position if row.paused else None), True
-        elif paused is not None and row.kind != RowKind.SYSTEM:
-            own = row.kind == RowKind.TOOL_RESULT and row.call_offset == call_identity(rows[paused])
-            clear = clear and own and not row.late
     return found
 
 
@@ -234,61 +185,6 @@ def _region(
     return Region.REQUEST if first < request_end else Region.RUN
 
 
-def _units(rows: Sequence[RowFacts]) -> list[list[int]]:
-    """Positions by unit (§1 unit), each ascending, ordered by their first."""
-    parent = list(range(len(rows)))
-
-    def root(p: int) -> int:
-        while parent[p] != p:
-            parent[p] = parent[parent[p]]
-            p = parent[p]
-        return p
-
-    def join(a: int, b: int) -> None:
-        low, high = sorted((root(a), root(b)))
-        parent[high] = low
-
-    callers = {call_identity(r): p for p, r in enumerate(rows) if r.kind == RowKind.ASSISTANT}
-    for position, row in enumerate(rows):
-        if row.kind == RowKind.TOOL_RESULT and not row.late and row.call_offset in callers:
-            join(callers[row.call_offset], position)
-    for position, before in continuations(rows).items():
-        join(before, position)
-    for group in _waiting_groups(rows):
-        _bind_injected(rows, group, join)
-    found: dict[int, list[int]] = {}
-    for position in range(len(rows)):
-        found.setdefault(root(position), []).append(position)
-    return sorted(found.values())
-
-
-def _waiting_groups(rows: Sequence[RowFacts]) -> list[list[int]]:
-    """Positions of rows that wait together for an answer: unbroken by an answer, another result or a summary."""
-    groups: list[list[int]] = [[]]
-    for position, row in enumerate(rows):
-        if joins_request(row):
-            groups[-1].append(position)
-        elif row.kind != RowKind.SYSTEM and groups[-1]:
-            groups.append([])
-    return groups
-
-
-def _bind_injected(rows: Sequence[RowFacts], group: Sequence[int], join: Callable[[int, int], None]) -> None:
-    """Injected context goes with the user row that follows it, else with the last row that is none (§2)."""
-    after: int | None = None
-    fallback = next((p for p in reversed(group) if rows[p].kind in (RowKind.USER, RowKind.NOTICE)), None)
-    loose: int | None = None
-    for position in reversed(group):
-        if rows[position].kind == RowKind.USER:
-            after = position
-        elif rows[position].kind == RowKind.INJECTED_CONTEXT:
-            host = after if after is not None else fallback
-            host = host if host is not None else loose
-            if host is not None:
-                join(host, position)
-            loose = position
-
-
 def _round_starts(
     rows: Sequence[RowFacts], groups: Sequence[Sequence[int]], unit_of: Sequence[int], request_end: int
 ) -> dict[int, int]:
@@ -303,60 +199,3 @@ def _round_starts(
         if number >= 0 and first >= request_end:
             rounds.setdefault(unit_of[position], number)
     return rounds
-
-
-def _turns(
-    rows: Sequence[RowFacts], groups: Sequence[Sequence[int]], unit_of: Sequence[int], run: OpenRun | None,
-    request: frozenset[int], run_start: int, request_end: int,
-) -> tuple[Turn, ...]:  # fmt: skip
-    steering = run_ids(run) if run else frozenset()
-    opening = [
-        p for p, r in enumerate(rows) if r.kind == RowKind.USER and not (p >= request_end and r.run_id in steering)
-    ]
-    asked = [r for r in rows[run_start:request_end] if r.offset in request]
-    if any(_opens(r) for r in asked) and not any(r.kind == RowKind.USER for r in asked):
-        opening.append(run_start)
-    opening += _notice_openings(rows, request)
-    # A unit begins with the injected rows of its user row: they belong to its turn.
-    starts = {groups[unit_of[p]][0] for p in opening}
-    moved = _behind_units(starts, [(g[0], g[-1]) for g in groups if len(g) > 1], len(rows))
-    return tuple(Turn(a, b) for a, b in pairwise(sorted({0, len(rows)} | moved)))
-
-
-def _opens(row: RowFacts) -> bool:
-    return row.kind == RowKind.NOTICE or (row.kind == RowKind.TOOL_RESULT and row.late)
-
-
-def _notice_openings(rows: Sequence[RowFacts], open_request: frozenset[int]) -> list[int]:
-    """Starts of turns of closed runs that no user opened: where the run id of assistant rows changes."""
-    starts: list[int] = []
-    last_run, group = "", list[int]()
-    for position, row in enumerate(rows):
-        if joins_request(row):
-            group.append(position)
-        elif row.kind == RowKind.ASSISTANT:
-            if row.run_id and row.run_id != last_run and not any(rows[p].offset in open_request for p in group):
-                own = [p for p in group if rows[p].run_id in ("", row.run_id)] or group
-                if any(_opens(rows[p]) for p in own) and not any(rows[p].kind == RowKind.USER for p in own):
-                    starts.append(own[0])
-            last_run, group = row.run_id, []
-        elif row.kind != RowKind.SYSTEM:
-            group = []
-    return starts
-
-
-def _behind_units(starts: Iterable[int], spans: Iterable[tuple[int, int]], length: int) -> set[int]:
-    """A start inside a batch of calls and results moves behind the batch (§1 turn)."""
-    last_of = [-1] * (length + 1)
-    for first, last in spans:
-        last_of[first] = max(last_of[first], last)
-    reach, wanted = -1, set(starts)
-    moved: set[int] = set()
-    pending = False
-    for position in range(length):
-        pending = pending or position in wanted
-        if pending and position > reach:
-            moved.add(position)
-            pending = False
-        reach = max(reach, last_of[position])
-    return moved
