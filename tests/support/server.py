@@ -149,11 +149,12 @@ class Process:
 
     def __init__(self, folder: Path, *args: str, env: Mapping[str, str] | None = None) -> None:
         self.log = folder / "server.log"
-        command = [sys.executable, "-m", "foldline", "serve", "--data", str(folder / "data"), "--socket", str(folder / "s")]
+        command = [sys.executable, "-m", "foldline", "serve"]
+        places = ["--data", str(folder / "data"), "--socket", str(folder / "s"), "--listen", "127.0.0.1:0"]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("FOLDLINE_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--listen", "127.0.0.1:0", "--set", "memory.embedder=none", *args],
+                [*command, *places, "--set", "memory.embedder=none", *args],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**clean, **(env or {})},

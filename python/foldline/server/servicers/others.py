@@ -116,7 +116,8 @@ class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
     ) -> Iterator[event_service_pb2.WatchEventsResponse]:
         caller = caller_of(request, context, "WatchEvents")
         wanted, cursor = set(request.kinds), request.after
-
+        # A stream whose client went gives its thread back at once, not at its next event.
+        context.add_callback(self.services.bell.wake)
         for event in events.watch_events(self.services, caller, request.session_id, request.after, context.is_active):
             if event is None:
                 yield event_service_pb2.WatchEventsResponse(cursor=cursor)
