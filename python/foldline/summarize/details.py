@@ -43,7 +43,8 @@ def carried(lines: Sequence[CarriedLine]) -> list[Line]:
     """Lines of earlier summaries, those that name identifiers before those that only tell."""
     found = []
     for line in lines:
-        names = len(find_identifiers(line.text))
-        worth = min(0.6, 0.25 + 0.05 * names + 0.15 * line.order / len(lines))
+        kinds = find_identifiers(line.text).values()
+        named = sum(0.01 if kind == IdentifierKind.NUMBER else 0.05 for kind in kinds)
+        worth = min(0.6, 0.25 + named + 0.15 * line.order / len(lines))
         found.append(Line(line.section, f"- {CARRIED}{line.text}", worth, (-1, line.order), line.age))
     return found

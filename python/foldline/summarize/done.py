@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 from foldline.domain.session import CALL_FAILED, CALL_RAN
 from foldline.summarize.cues import PASTED_ERROR
-from foldline.summarize.outcomes import changes_something, gist, is_path, only_reads, says_nothing
+from foldline.summarize.outcomes import changes_something, gist, is_path, only_reads, prepares_only, says_nothing
 from foldline.summarize.packing import ACTIONS, ERRORS, Line
 from foldline.summarize.reading import Call, Reading, Statement
 from foldline.summarize.salience import readable
@@ -51,7 +51,7 @@ def action_lines(reading: Reading, style: Style) -> list[Line]:
         times = f" (the last of {alike[kind]} alike)" if alike[kind] > _ALIKE else times
         told = "" if says_nothing(told, "") else f": {told}"
         worth = 0.3 + 0.3 * changes_something(last.name, last.brief) - 0.2 * reads
-        worth += 0.25 * last.order / len(calls) + 0.05 * bool(told)
+        worth += 0.25 * last.order / len(calls) + 0.05 * bool(told) - 0.3 * prepares_only(last.brief)
         lines.append(Line(ACTIONS, f"- [#{last.offset}] {style.call(last)}{times}{told}", worth, (2, last.offset)))
     lines += _listing("Changed, newest first", changed, 0.9, 3)
     return lines + _listing("Looked at, newest first", looked, 0.4, 4)

@@ -10,6 +10,7 @@ from foldline.domain.enums import SummarySource
 from foldline.domain.rows import CompactionSummaryRow
 from foldline.summarize.constraints import MEMORY_LINE
 from foldline.summarize.coverage import APPENDIX_TITLE
+from foldline.summarize.cues import ASKS, FILLER
 from foldline.summarize.packing import ACTIONS, DECISIONS, DETAILS, ERRORS, GOALS, HEADINGS, NOTHING, OPEN
 from foldline.summarize.text import one_line, sentences
 
@@ -26,6 +27,7 @@ _WORDS = (
 )
 _QUOTE = re.compile(r'"""\n(.*?)\n"""', re.DOTALL)
 _LAST_REQUEST = re.compile(r"^Last (?:request|notice \S+) \[#(\d+)\] \([^)]*\)")
+_TAG = re.compile(r"^\[#\d+\] ")
 _MOMENT = re.compile(r"no result among these rows$|no closing answer in these rows$")
 _LONGEST, _LONGEST_HEADING = 600, 80
 
@@ -55,7 +57,7 @@ def carried_lines(
     """Lines of earlier summaries in order.
 
     Left out are those that hold a durable constraint, which travels by itself, and what our own summaries said of
-    their moment: preface, calls without a result, an unanswered last request.
+    their moment: preface, calls without a result, an unanswered last request, questions and announced steps.
     """
     found: dict[str, CarriedLine] = {}
     for row in earlier:
@@ -72,13 +74,19 @@ def carried_lines(
             line = one_line(_BULLET.sub("", raw))
             if not started or not line or line.lower() == NOTHING or MEMORY_LINE in line:
                 continue
-            if (own and _MOMENT.search(line)) or any(d in line for d in durable):
+            if (own and _of_its_moment(section, line)) or any(d in line for d in durable):
                 continue
             age = 2 if line.startswith(CARRIED) else 1
             line = _LAST_REQUEST.sub(r"Asked [#\1]", line.removeprefix(CARRIED))
             for part in _parts(line):
                 found.setdefault(part, CarriedLine(section, part, age, len(found)))
     return list(found.values())
+
+
+def _of_its_moment(section: int, line: str) -> bool:
+    """Whether our own summary said it of the rows it had: later rows have answered, done or dropped it."""
+    said = _TAG.sub("", line.removeprefix(CARRIED))
+    return bool(_MOMENT.search(line)) or (section == OPEN and bool(ASKS.search(said) or FILLER.match(said)))
 
 
 def _parts(line: str) -> list[str]:

@@ -95,14 +95,21 @@ class ExtractiveSummarizer:
     def _durable(
         self, stated: list[Constraint], request: SummaryRequest, clean: Callable[[str], str], room: int
     ) -> tuple[list[Constraint], bool]:
-        """The constraints that fit ``room``, newest first to enter, and whether older ones gave way now or before."""
+        """The constraints that fit ``room``, and whether others gave way, now or before.
+
+        The oldest give way first; one that would take more than half of the room does before them.
+        """
         carried = [tuple(clean(d) for d in e.durable) for e in request.earlier]
         durable = durable_part(carried, stated)
         kept: list[Constraint] = []
+        left = room
         for constraint in reversed(durable):
-            room -= self._count(constraint_line(constraint, 0).text + "\n")
-            if room < 0:
+            cost = self._count(constraint_line(constraint, 0).text + "\n")
+            if cost > left:
+                if cost > room // 2 > 0:
+                    continue
                 break
+            left -= cost
             kept.append(constraint)
         gave_way = len(kept) < len(durable) or any(MEMORY_LINE in e.text for e in request.earlier)
         return kept[::-1], gave_way

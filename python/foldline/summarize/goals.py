@@ -51,7 +51,8 @@ def request_lines(
     lines = []
     others = [r for r in reading.requests if r is not last and r.text]
     weak = last is not None and substance(last) < _SUBSTANTIAL
-    leading = next((r for r in reversed(others) if weak and substance(r) >= _SUBSTANTIAL), None)
+    said = (r for r in reversed(others) if r.speaker == "user")
+    leading = next((r for r in said if substance(r) >= _SUBSTANTIAL), None) if weak else None
     stated: Counter[int] = Counter()
     for constraint in durable:
         stated[constraint.offset] += len(constraint.text)

@@ -45,6 +45,7 @@ _CHANGING_COMMAND = re.compile(
     r"curl -X|chmod|tee)\b"
     r"|(?<![-0-9&=])>{1,2}\s?(?!&|/dev/null)"
 )
+_PREPARES = re.compile(r"\S+ (?:(?:mkdir|touch|cd|chmod|sleep|wait)\b[^;&|]*(?:&&|;|$)\s*)+", re.IGNORECASE)
 _PATH = re.compile(r"[\w@.~+-]*(?:/[\w@.+\[\]() -]+)+/?|[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,7}")
 _NAMED_ERROR = re.compile(
     r"\b[A-Z]\w*(?:Error|Exception)\b|\berror(?:\[\w+\]| [A-Z]+\d+)?:|\w:\d+(?::\d+)?\b.*\berror\b"
@@ -80,6 +81,11 @@ def only_reads(name: str, brief: str) -> bool:
         first = re.sub(r"^\S+ (?:cd \S+ (?:&&|;) )?", "", brief).split(" ", 1)[0]
         return bool(_READS.fullmatch(first)) and not _CHANGING_COMMAND.search(brief)
     return bool(_READS.search(words))
+
+
+def prepares_only(brief: str) -> bool:
+    """Whether a command only made room for others: a directory, an empty file, a change of place."""
+    return bool(_PREPARES.fullmatch(brief))
 
 
 def _runs_commands(words: str) -> bool:
