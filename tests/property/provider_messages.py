@@ -99,11 +99,8 @@ def chat_answer(draw: st.DrawFn) -> list[Message]:
     ids = draw(st.lists(names, min_size=1, max_size=3, unique=True))
     message |= draw(maybe(content=st.one_of(st.none(), st.just(""), chat_content(answer_part))))
     message["tool_calls"] = [draw(chat_call(call_id)) for call_id in ids]
-    results = [
-        {"role": "tool", "tool_call_id": call_id, "content": draw(st.one_of(st.just(""), chat_content(chat_text)))}
-        | draw(unknown)
-        for call_id in ids
-    ]
+    said = st.one_of(st.just(""), chat_content(chat_text))
+    results = [draw(part(role="tool", tool_call_id=i, content=said)) for i in draw(st.permutations(ids))]
     return [message, *results]
 
 
@@ -182,9 +179,10 @@ def anthropic_answer(draw: st.DrawFn, number: int) -> list[Message]:
         if draw(st.booleans()):
             answer["content"] = draw(words)
         return [answer]
-    # In call order: in what order results came is not kept (R5).
     more = maybe(content=result_content, is_error=st.booleans())
-    results = [draw(part(type="tool_result", tool_use_id=call["id"])) | draw(more) for call in calls]
+    results = [
+        draw(part(type="tool_result", tool_use_id=call["id"])) | draw(more) for call in draw(st.permutations(calls))
+    ]
     content = [*map(_filled, results), *draw(st.lists(user_block, max_size=2))]
     return [answer, draw(part(role="user", content=content))]
 
@@ -247,7 +245,7 @@ def row_lists(draw: st.DrawFn) -> list[NewRow]:
         blocks = (*draw(st.lists(spoken_blocks, min_size=0 if calls else 1, max_size=3)), *calls)
         stop = draw(st.sampled_from([None, StopReason.END_TURN, StopReason.ABORTED]))
         rows.append(NewRow(AssistantRow(blocks, draw(models), stop)))
-        for call_id in ids:
+        for call_id in draw(st.permutations(ids)):
             if draw(st.integers(0, 4)):
                 result = ToolResultRow(call_id, draw(st.one_of(st.just(()), contents)), is_error=draw(st.booleans()))
                 rows.append(NewRow(result))

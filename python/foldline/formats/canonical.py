@@ -11,6 +11,7 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.rows import AssistantRow, Row, RowBody, ToolResultRow, decode_body, encode_body
 from foldline.formats.codec import invalid
 from foldline.formats.json_text import Json, dumps
+from foldline.formats.ordering import as_they_came
 from foldline.formats.reading import Reading, messages_of
 from foldline.formats.results import Parsed, ParsedResponse, Rendered
 
@@ -41,7 +42,7 @@ def render(arrangement: Arrangement) -> Rendered:
     rows: list[Row] = []
     for item in arrangement.items:
         if isinstance(item, ResultsItem):
-            rows += [result.row for result in item.results if result.row is not None]
+            rows += [result.row for result in as_they_came(item.results) if result.row is not None]
         elif not isinstance(item, UserItem) or item.kind is not UserKind.PLACEHOLDER:
             rows += [item.row] if item.row is not None else []
     bodies = [msgspec.Raw(encode_body(_sent(row.body))) for row in rows]

@@ -70,8 +70,15 @@ class Codec:
     def write(self, block: ContentBlock, place: Place) -> dict[str, Json] | None:
         """A block as a part; None where the format has no form for it in this place."""
         notes = self.notes(block)
-        form = self._form(str(notes.get("as")), block) or self._form(self.natural(block, place), block)
+        form = self._form_in(block, place, notes)
         return apply(form.write(block), notes) if form else None
+
+    def takes(self, block: ContentBlock, place: Place) -> bool:
+        """Whether the format has a form for the block in this place."""
+        return self._form_in(block, place, self.notes(block)) is not None
+
+    def _form_in(self, block: ContentBlock, place: Place, notes: Notes) -> Form | None:
+        return self._form(str(notes.get("as")), block) or self._form(self.natural(block, place), block)
 
     def _form(self, name: str | None, block: ContentBlock) -> Form | None:
         form = _VERBATIM if name == VERBATIM else self.form_of(name or "")

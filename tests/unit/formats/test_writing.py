@@ -96,9 +96,9 @@ def test_spans_name_the_rows_of_each_message():
         ToolResultRow("b", text("2")), ToolResultRow("a", text("1")), UserRow(text("and")),
     ]  # fmt: skip
     arrangement = arranged([NewRow(body) for body in bodies])
-    assert formats.render(CHAT, arrangement).spans == ((1,), (2,), (3,), (5,), (4,), (6,))
+    assert formats.render(CHAT, arrangement).spans == ((1,), (2,), (3,), (4,), (5,), (6,))
     rendered = formats.render(ANTHROPIC, arrangement)
-    assert rendered.spans == ((2,), (3,), (5, 4, 6))
+    assert rendered.spans == ((2,), (3,), (4, 5, 6))
     assert rendered.system == (1,)
 
 
@@ -112,9 +112,9 @@ def test_r5_the_first_message_is_the_users_where_that_is_demanded():
 def test_r5_calls_without_results_are_answered_by_placeholders():
     bodies = [UserRow(text("u")), AssistantRow((_call("a"), _call("b"))), ToolResultRow("b", text("2"))]
     out, _ = chat(*bodies)
-    assert [m["tool_call_id"] for m in out[2:]] == ["a", "b"]
+    assert [m["tool_call_id"] for m in out[2:]] == ["b", "a"]
     out, _ = anthropic(*bodies)
-    assert [b["tool_use_id"] for b in out["messages"][2]["content"]] == ["a", "b"]
+    assert [b["tool_use_id"] for b in out["messages"][2]["content"]] == ["b", "a"]
 
 
 def test_r5_an_unanswered_legacy_call_is_answered_as_one():

@@ -32,6 +32,7 @@ from foldline.formats.losses import Losses
 from foldline.formats.media import as_text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import Notes, apply, read_notes
+from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
 
 _CACHE_MARKS = 4
@@ -176,10 +177,11 @@ class _Writing:
         return unused
 
     def results(self, item: ResultsItem) -> None:
-        first = item.results[0].row if item.results else None
+        results = as_they_came(item.results)
+        first = results[0].row if results else None
         notes = read_notes(first.body.extra, FORMAT) if first else {}
         message = self._open("user", notes, split=False, bare=False)
-        for result in item.results:
+        for result in results:
             self._put(message, [self._result(result)], (result.row.offset,) if result.row else ())
 
     def _result(self, result: CallResult) -> dict[str, Json]:
@@ -224,7 +226,7 @@ class _Writing:
             state = isinstance(block, ReasoningBlock | ServerToolBlock)
             if isinstance(block, TextBlock):
                 out.append(block)
-            elif BLOCKS.write(block, place) is not None and not (foreign and state and not BLOCKS.notes(block)):
+            elif BLOCKS.takes(block, place) and not (foreign and state and not BLOCKS.notes(block)):
                 out.append(block)
                 self._check_arguments(block, offsets)
             else:

@@ -30,6 +30,7 @@ from foldline.formats.openai_chat.forms import (
     Field,
     write_call,
 )
+from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
 
 _FIELDS: dict[str, Field] = REASONING_FIELDS | CONTENT_FIELDS
@@ -158,7 +159,7 @@ class _Writing:
         return head_of(Place.RESULT, call_id)
 
     def results(self, item: ResultsItem) -> None:
-        for result in item.results:
+        for result in as_they_came(item.results):
             self._result(result)
 
     def _result(self, result: CallResult) -> None:
@@ -188,7 +189,7 @@ class _Writing:
         """The blocks that can stand in ``place``; others as text, or left out with a warning."""
         out: list[ContentBlock] = []
         for block in content:
-            if isinstance(block, ToolCallBlock) or _field_of(block) or PARTS.write(block, place) is not None:
+            if isinstance(block, ToolCallBlock) or _field_of(block) or PARTS.takes(block, place):
                 out.append(block)
                 continue
             text, lost = as_text(block)
