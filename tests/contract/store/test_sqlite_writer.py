@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -120,6 +121,31 @@ def test_an_interrupt_in_one_caller_reaches_no_other(bench: Bench) -> None:
         futures[1].result()
     assert bench.numbers() == []
     assert bench.writer.submit(bench.insert(2)) == 2
+
+
+def test_a_caller_that_is_interrupted_while_it_waits_withdraws_its_work(bench: Bench) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(db: sqlite3.Connection) -> None:
+        entered.set()
+        release.wait()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    holder = bench.pool.submit(bench.writer.submit_alone, hold)
+    entered.wait()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            bench.writer.submit(bench.insert(1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    release.set()
+    holder.result()
+    assert bench.writer.submit(bench.insert(2)) == 2
+    assert bench.numbers() == [2]
 
 
 def test_work_between_commits_waits_its_turn(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from foldline.domain.errors import FoldlineError, Reason
 
@@ -31,7 +31,8 @@ class _Work:
         self.error: BaseException | None = None
         self.done = False
         self.leads = False
-        self.wake: threading.Lock | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
     def fail(self, error: BaseException) -> None:
         self.error, self.done = error, True
@@ -65,22 +66,46 @@ class Writer:
         ``run`` may be executed again after a rollback, so it changes nothing but the database. What it raises is
         raised here, and nothing of it was written.
         """
-        return self._submit(_Work(run, alone=False))  # type: ignore[no-any-return]
+        with self._mutex:
+            work = self._enqueue(run, alone=False) if self._busy else None
+            self._busy = True
+        return self._at_once(run) if work is None else cast(T, self._queued(work))
 
     def submit_alone(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Runs ``run`` between transactions, while nothing is written."""
-        return self._submit(_Work(run, alone=True))  # type: ignore[no-any-return]
-
-    def _submit(self, work: _Work) -> Any:
         with self._mutex:
-            if self._busy:
-                work.wake = threading.Lock()
-                work.wake.acquire()
-                self._queue.append(work)
-            else:
-                self._busy = work.leads = True
-        if not work.leads:
-            self._wait(work)
+            work = self._enqueue(run, alone=True) if self._busy else None
+            self._busy = True
+        if work is not None:
+            return cast(T, self._queued(work))
+        try:
+            return run(self._connection)
+        finally:
+            self._hand_over()
+
+    def _at_once(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        db = self._connection
+        before = db.total_changes
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            result = run(db)
+            db.execute("COMMIT")
+            self._committed(db.total_changes - before)
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        finally:
+            self._hand_over()
+        return result
+
+    def _enqueue(self, run: Callable[[sqlite3.Connection], Any], alone: bool) -> _Work:
+        work = _Work(run, alone)
+        self._queue.append(work)
+        return work
+
+    def _queued(self, work: _Work) -> Any:
+        self._wait(work)
         if not work.done:
             self._lead(work)
         if work.error is not None:
@@ -88,7 +113,6 @@ class Writer:
         return work.result
 
     def _wait(self, work: _Work) -> None:
-        assert work.wake is not None
         try:
             work.wake.acquire()
         except BaseException:
@@ -117,7 +141,7 @@ class Writer:
         finally:
             self._hand_over()
             for each in group:
-                if each.wake is not None and each is not work:
+                if each is not work:
                     each.wake.release()
 
     def _join(self, group: list[_Work]) -> None:
@@ -133,7 +157,6 @@ class Writer:
             if self._queue:
                 following = self._queue.popleft()
                 following.leads = True
-                assert following.wake is not None
                 following.wake.release()
             else:
                 self._busy = False
@@ -160,9 +183,8 @@ class Writer:
             while joined < len(group):
                 pending = [work for work in group[joined:] if not work.done]
                 joined = len(group)
-                single = len(group) == 1
                 for work in pending:
-                    self._execute(work, single)
+                    self._execute(work)
                     if not work.done:
                         executed.append(work)
                     elif not db.in_transaction:
@@ -185,24 +207,19 @@ class Writer:
         for work in executed:
             work.done = True
 
-    def _execute(self, work: _Work, single: bool) -> None:
+    def _execute(self, work: _Work) -> None:
         """Runs one work; marks it done only when it failed."""
         db = self._connection
-        if not single:
-            db.execute("SAVEPOINT work")
+        db.execute("SAVEPOINT work")
         try:
             work.result = work.run(db)
         except Exception as error:
             work.fail(error)
             if db.in_transaction:
-                if single:
-                    db.execute("ROLLBACK")
-                else:
-                    db.execute("ROLLBACK TO work")
-                    db.execute("RELEASE work")
-        else:
-            if not single:
+                db.execute("ROLLBACK TO work")
                 db.execute("RELEASE work")
+        else:
+            db.execute("RELEASE work")
 
     def _run_alone(self, work: _Work) -> None:
         try:
