@@ -372,6 +372,13 @@ def test_an_inline_system_message_is_hoisted_where_its_place_is_gone():
     assert anthropic_faults(out) == []
 
 
+def test_an_inline_system_message_is_hoisted_where_the_answer_after_it_is_left_out():
+    night = formats.parse(ANTHROPIC, b'{"role": "system", "content": "night"}').rows[0].body
+    thought = AssistantRow((ReasoningBlock("hm"),))
+    out, _ = anthropic(UserRow(text("u")), night, thought, UserRow(text("v")))
+    assert out["system"] == "night"
+
+
 def test_at_most_four_cache_marks_go_out():
     """Hosts mark the newest message of each request; their rows keep every mark."""
     mark = {"cache_control": {"type": "ephemeral"}}

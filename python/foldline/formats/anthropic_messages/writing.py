@@ -130,7 +130,7 @@ class _Writing:
     def _takes_system(self, following: Item | None) -> bool:
         """Whether the API takes a system message here: after a user turn, before an answer or at the end."""
         after_user = bool(self.messages) and self.messages[-1].role == "user"
-        return after_user and (following is None or isinstance(following, AssistantItem))
+        return after_user and (following is None or (isinstance(following, AssistantItem) and _speaks(following)))
 
     def user(self, item: UserItem) -> None:
         notes = read_notes(item.row.body.extra, FORMAT) if item.kind is UserKind.ROW and item.row else {}
@@ -298,6 +298,11 @@ class _Writing:
             if not any(block is one for one in kept):
                 del block["cache_control"]
         self.losses.note(f"a request carries {_CACHE_MARKS} cache marks at most: {surplus} older ones are left out")
+
+
+def _speaks(item: AssistantItem) -> bool:
+    """Whether an answer is surely sent: it holds a call, or words."""
+    return any(isinstance(b, ToolCallBlock) or (as_text(b)[0] or "").strip() for b in item.content)
 
 
 def _is_bare(blocks: list[dict[str, Json]]) -> bool:
