@@ -35,7 +35,6 @@ _PROTOCOL_KEY = re.compile(
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]|\x1b\[[0-9;?]*[A-Za-z]")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEADING = re.compile(r"^([ \t]*)(#{1,6}\s)", re.MULTILINE)
-_SPACE = re.compile(r"\s+")
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])[\"')\]”’*_`]{0,3}\s+(?=[\"'(\[“‘*_`]{0,3}\w)|(?<=[。！？])|\n\s*\n|\n(?=\s*(?:[-*•+]|\d{1,3}[.)])\s)"
@@ -115,7 +114,7 @@ def source_text(row: Row) -> str:
 
 
 def one_line(text: str) -> str:
-    return _SPACE.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def clip(text: str, limit: int) -> str:
