@@ -72,7 +72,7 @@ def create_session(services: Services, caller: Caller, new: NewSession) -> Sessi
         ownership=new.ownership,
         policy=policy,
         labels=dict(new.labels or {}),
-        digest=chained("", RevisionKind.CREATED, session_id.encode()),
+        digest=chained("", RevisionKind.CREATED),
     )
     services.store.create_session(session, remember(services, caller, new.request_id, session_id))
     return get_session(services, caller, session_id)

@@ -93,7 +93,7 @@ class _Replay:
         appended: dict[int, list[StoredRow]] = {}
         for row in self.rows.values():
             appended.setdefault(row.revision, []).append(row)
-        self._digest = chained("", RevisionKind.CREATED, self.session.session_id.encode())
+        self._digest = chained("", RevisionKind.CREATED)
         targets = {r.parent_revision for r in self.rewrites if r.kind is RevisionKind.RESTORE}
         for revision in range(1, self.session.revision + 1):
             rewrite, rows = by_revision.get(revision), appended.get(revision, [])

@@ -207,7 +207,7 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
     ) -> Iterator[pb.ExportSessionResponse]:
         caller = caller_of(request, context, "ExportSession")
         held: bytes | None = None
-        number = 0
+        number = 1
         for chunk in transfer.export_session(self.services, caller, request.session_id):
             if held is not None:
                 yield pb.ExportSessionResponse(sequence=number, jsonl=held)
@@ -230,7 +230,7 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
 
 
 def _chunks(messages: Iterator[pb.ImportSessionRequest]) -> Iterator[bytes]:
-    for expected, message in enumerate(messages):
+    for expected, message in enumerate(messages, 1):
         if message.WhichOneof("part") != "chunk":
             raise invalid("header", "", "once", "an import has one header")
         if message.chunk.sequence != expected:
