@@ -4,14 +4,15 @@ import json
 
 from foldline import formats
 from foldline.domain.arrangement import AssistantItem, ResultsItem, UserItem, UserKind
-from foldline.domain.enums import Format, WarningCode
+from foldline.domain.enums import Format, SummarySource, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.rows import TextBlock, encode_body
+from foldline.domain.rows import CompactionSummaryRow, Row, TextBlock, ToolResultRow, encode_body
+from foldline.engine.render import arrange
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.provider_messages import anthropic_requests, chat_messages, row_lists
-from tests.unit.formats.transcripts import arranged, canon, dump, load, through
+from tests.unit.formats.transcripts import arranged, canon, dump, load, stored, through
 from tests.validity import anthropic_faults, openai_chat_faults
 
 CHAT, ANTHROPIC, CANONICAL = Format.OPENAI_CHAT, Format.ANTHROPIC_MESSAGES, Format.CANONICAL
@@ -54,6 +55,32 @@ def test_r5_rows_of_every_type_render_validly_to_both(rows):
         assert openai_chat_faults(chat) == []
     if anthropic["messages"]:
         assert anthropic_faults(anthropic) == []
+
+
+@given(row_lists(), st.data())
+def test_r5_what_a_fold_leaves_renders_validly_to_both(rows, data):
+    arrangement = _folded(rows, data)
+    assert openai_chat_faults(load(formats.render(CHAT, arrangement).json)) == []
+    assert anthropic_faults(load(formats.render(ANTHROPIC, arrangement).json)) == []
+
+
+@given(chat_messages(), anthropic_requests(), st.data())
+def test_r5_notes_of_messages_whose_neighbours_folded_do_no_harm(chat, request, data):
+    of_chat = _folded(formats.parse(CHAT, dump(chat)).rows, data)
+    assert anthropic_faults(load(formats.render(ANTHROPIC, of_chat).json)) == []
+    of_anthropic = _folded(formats.parse(ANTHROPIC, dump(request)).rows, data)
+    assert openai_chat_faults(load(formats.render(CHAT, of_anthropic).json)) == []
+    messages = load(formats.render(ANTHROPIC, of_anthropic).json)["messages"]
+    assert messages[0]["role"] == "user"
+
+
+def _folded(rows, data):
+    """The transcript after a fold of its first units: a summary, then what stayed."""
+    before = stored(rows)
+    starts = [i for i, row in enumerate(before) if not isinstance(row.body, ToolResultRow)]
+    cut = data.draw(st.sampled_from([*starts, len(before)]))
+    summary = Row(len(before) + 1, CompactionSummaryRow("what was done", "f1", SummarySource.EXTRACTIVE))
+    return arrange([summary, *before[cut:]], open_run=None, calls=())
 
 
 @given(row_lists())
