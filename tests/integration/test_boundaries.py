@@ -298,3 +298,12 @@ def test_b_a_result_that_cannot_fit_is_carried_shortened(client: Client, name: s
     host.record("r1", host.answer(response, assistant("read"), usage={"prompt_tokens": 2_500}))
     assert not host.get().cadence.HasField("anchor_tokens")
     assert host.get().cadence.did_not_fit == "bounded"
+
+
+def test_r5_a_transcript_that_ends_on_an_assistant_row_says_so(client: Client, name: str) -> None:
+    host = Host(client, name)
+    first = host.prepare("r1", user("go"))
+    again = host.prepare("r1", previous_answer=host.answer(first, assistant("done")))
+    assert "ENDS_ON_ASSISTANT" in codes(again.warnings)
+    calling = host.prepare("r1", previous_answer=host.answer(again, calls("c1")))
+    assert "ENDS_ON_ASSISTANT" not in codes(calling.warnings)

@@ -6,8 +6,10 @@ import json
 
 import pytest
 from foldline.v1 import (
+    compaction_pb2,
     compaction_service_pb2,
     event_pb2,
+    policy_pb2,
     row_pb2,
     session_service_pb2,
 )
@@ -255,3 +257,43 @@ def test_read_row_gives_a_byte_range(client: Client, name: str, size: int) -> No
     part = client.session.ReadRow(request)
     assert part.text in whole.text
     assert whole.text_bytes == len(whole.text.encode())
+
+
+@pytest.mark.parametrize(("source", "reason"), [("CURATOR", "CURATOR_UNAVAILABLE"), ("PROVIDER", "SUMMARIZER_FAILED")])
+def test_s2_a_source_that_is_not_there_fails_the_fold_and_history_stays(
+    client: Client, name: str, source: str, reason: str
+) -> None:
+    host = grown(client, name)
+    before = host.offsets()
+    policy = policy_pb2.Policy()
+    policy.summary.source = policy_pb2.SummarySourcePolicy.Value(f"SUMMARY_SOURCE_POLICY_{source}")
+    client.session.UpdateSession(session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy))
+    assert refused(host.compact).reason == reason
+    assert host.offsets() == before
+    assert [e.kind for e in host.events()] == [
+        event_pb2.EVENT_KIND_COMPACTION_STARTED,
+        event_pb2.EVENT_KIND_COMPACTION_FAILED,
+    ]
+    policy.summary.on_failure = policy_pb2.ON_FAILURE_NEXT
+    client.session.UpdateSession(session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy))
+    if source == "PROVIDER":
+        assert host.compact().summary_source == row_pb2.SUMMARY_SOURCE_EXTRACTIVE
+    else:
+        assert refused(host.compact).reason == reason
+
+
+def test_c5_a_failed_automatic_fold_cools_down_and_the_request_goes_out(client: Client, name: str) -> None:
+    host = grown(client, name, 6)
+    policy = policy_pb2.Policy(auto_compact=True)
+    policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR
+    client.session.UpdateSession(session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy))
+    question = user(LONG + LONG + LONG + LONG + LONG + LONG)
+    failed = host.prepare("r1", question)
+    assert failed.action == compaction_pb2.ACTION_SEND
+    assert failed.skip == compaction_pb2.SKIP_REASON_ATTEMPT_FAILED
+    assert failed.failure == compaction_pb2.FAILURE_KIND_CURATOR_UNAVAILABLE
+    assert host.get().cadence.HasField("cooldown_until")
+    cooling = host.prepare("r1", user("more"))
+    assert cooling.skip == compaction_pb2.SKIP_REASON_COOLDOWN
+    assert cooling.action == compaction_pb2.ACTION_SEND
+    assert host.verify().ok

@@ -20,7 +20,16 @@ from foldline.commands.live import FoldInProgress, LiveSession
 from foldline.commands.services import Services
 from foldline.commands.snapshots import facts_of_stored, snapshot_of
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, SummarySource, Trigger
+from foldline.domain.enums import (
+    EventKind,
+    FailureKind,
+    OnFailure,
+    RevisionKind,
+    SkipReason,
+    SummarySource,
+    SummarySourcePolicy,
+    Trigger,
+)
 from foldline.domain.events import Event
 from foldline.domain.folding import (
     CheckFailure,
@@ -42,6 +51,7 @@ from foldline.engine import cadence, ledger
 from foldline.engine.cadence import Decision
 from foldline.engine.checks import Candidate, check
 from foldline.engine.planning import PlanInputs, plan
+from foldline.engine.pressure import over_hard_limit
 from foldline.engine.rebase import rebase
 from foldline.engine.structure import analyze
 
@@ -158,7 +168,7 @@ def _begin(services: Services, live: LiveSession, request: FoldRequest) -> _Atte
     )
     draft.event(
         EventKind.COMPACTION_STARTED, fold_id=fold.fold_id, trigger=trigger, signals=decision.signals,
-        source=SummarySource.EXTRACTIVE, run_id=session.open_run.run_id if session.open_run else "",
+        source=source_of(request), run_id=session.open_run.run_id if session.open_run else "",
         rows=len(planned.source_rows), tokens=planned.transcript_tokens, bytes=draft.size()[1],
     )  # fmt: skip
     draft.commit()
@@ -207,8 +217,26 @@ def note_skip(draft: Draft, decision: Decision, reason: SkipReason) -> None:
         )  # fmt: skip
 
 
+def source_of(request: FoldRequest) -> SummarySource:
+    """Who is to write the summary (S2): what the policy says; AUTO without a provider is extractive."""
+    source = request.policy.summary.source
+    if source is SummarySourcePolicy.AUTO:
+        return SummarySource.EXTRACTIVE
+    over = over_hard_limit(request.decision.report)
+    on_failure = request.policy.summary.on_failure
+    takes_next = on_failure is OnFailure.NEXT or (on_failure is OnFailure.RESCUE and over)
+    if source is not SummarySourcePolicy.CURATOR and takes_next:
+        return SummarySource.EXTRACTIVE
+    return SummarySource[source.name]
+
+
 def _summarize(services: Services, request: FoldRequest, attempt: _Attempt) -> SummaryResult:
     policy, planned = request.policy.summary, attempt.plan
+    source = source_of(request)
+    if source is SummarySource.CURATOR:
+        raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, "summary.source is CURATOR and no curator is connected")
+    if source is not SummarySource.EXTRACTIVE:
+        raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"summary.source is {source} and none is configured")
     earlier = [attempt.rows[o].body for o in planned.earlier]
     request.progress("summarizing", 0, len(planned.source_rows))
     result = services.summarizer.summarize(
@@ -424,7 +452,7 @@ def _fail(
             draft.session = replace(draft.session, cadence=record)
             draft.event(
                 EventKind.COMPACTION_FAILED, fold_id=attempt.fold.fold_id, trigger=trigger,
-                signals=request.decision.signals, failure=kind, checks=checks, source=SummarySource.EXTRACTIVE,
+                signals=request.decision.signals, failure=kind, checks=checks, source=source_of(request),
                 message=detail, duration=time.monotonic() - attempt.started, cooldown_until=record.cooldown_until,
             )  # fmt: skip
             draft.commit()

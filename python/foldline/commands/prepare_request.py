@@ -14,6 +14,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
 from foldline.commands.record_answer import Outcome, finish, record
+from foldline.commands.render_transcript import ENDS_ON_ASSISTANT
 from foldline.commands.reply import (
     Bounds,
     Content,
@@ -326,6 +327,8 @@ def _answer(
             "rows, or use a model with a larger window", once=True, event=True,
         )  # fmt: skip
     _note_bounds(draft, boundary, bound, action, report.forecast_tokens)
+    if _ends_on_assistant(live, draft) and request.reply.format is None:
+        draft.warn(WarningCode.ENDS_ON_ASSISTANT, ENDS_ON_ASSISTANT)
     prepare_id = f"p-{uuid.uuid4().hex}"
     position = _first_bounded(live, draft, bound.results)
     stable = stable_prefix(services, live, draft, position)
@@ -369,6 +372,18 @@ def _answer(
     remembered = _Remembered(boundary.own_from, None if again else decided)
     draft.commit(remember(services, caller, request.request_id, remembered))
     return PreparedRequest(decided, content)
+
+
+def _ends_on_assistant(live: LiveSession, draft: Draft) -> bool:
+    """Whether the transcript ends on an assistant row whose calls all have results, or that makes none (R5)."""
+    if draft.rows:
+        last, kind = draft.rows[-1].offset, draft.rows[-1].kind
+    elif len(live.ledger):
+        columns = live.ledger.slice(len(live.ledger) - 1)
+        last, kind = columns[0][0], columns[1][0]
+    else:
+        return False
+    return kind == RowKind.ASSISTANT and not any(c.offset == last and not c.answered for c in draft.session.calls)
 
 
 def _judge(report: PressureReport, limits: Limits, *, folded: bool) -> tuple[Action, bool]:

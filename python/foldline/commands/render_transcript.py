@@ -14,7 +14,8 @@ from foldline.domain.rows import Row
 from foldline.domain.session import Session
 from foldline.engine.render import archived_calls, arrange
 
-_MESSAGES = {WarningCode.ENDS_ON_ASSISTANT: "the transcript ends on an assistant row"}
+ENDS_ON_ASSISTANT = "the transcript ends on an assistant row"
+_MESSAGES = {WarningCode.ENDS_ON_ASSISTANT: ENDS_ON_ASSISTANT}
 
 
 @dataclass(frozen=True, slots=True)
