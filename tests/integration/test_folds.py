@@ -283,7 +283,7 @@ def test_s2_a_source_that_is_not_there_fails_the_fold_and_history_stays(
 
 
 def test_c5_a_failed_automatic_fold_cools_down_and_the_request_goes_out(client: Client, name: str) -> None:
-    host = grown(client, name, 6)
+    host = grown(client, name, 14)
     policy = policy_pb2.Policy(auto_compact=True)
     policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR
     client.session.UpdateSession(session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy))
