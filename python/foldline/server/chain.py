@@ -27,9 +27,8 @@ import structlog
 from google.protobuf.message import Message
 
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.server import errors
+from foldline.server import errors, logs
 from foldline.server.health import Readiness, not_ready
-from foldline.server.logs import REQUEST_ID
 from foldline.server.pools import CallPool, Pools
 from foldline.server.validation import decoded, validate
 
@@ -151,7 +150,7 @@ class Chain(grpc.ServerInterceptor):
         context: grpc.ServicerContext,
     ) -> bytes:
         call = Call(context, method, self._readiness, self._max_wait)
-        REQUEST_ID.set(call.request_id)
+        logs.REQUEST_ID.set(call.request_id)
         size = len(raw) if isinstance(raw, bytes) else 0
         try:
             self._readiness.require()
@@ -172,7 +171,7 @@ class Chain(grpc.ServerInterceptor):
         context: grpc.ServicerContext,
     ) -> Iterator[bytes]:
         call = Call(context, method, self._readiness, self._max_wait)
-        REQUEST_ID.set(call.request_id)
+        logs.REQUEST_ID.set(call.request_id)
         size, sent = len(raw) if isinstance(raw, bytes) else 0, 0
         try:
             self._readiness.require()
@@ -223,9 +222,19 @@ class Chain(grpc.ServerInterceptor):
 
 
 def _log(call: Call, code: str, size: int, sent: int, **details: Any) -> None:
-    write = log.error if "exc_info" in details else log.info
-    elapsed = round((time.monotonic() - call.started) * 1000, 3)
-    write("call", method=call.method, code=code, ms=elapsed, bytes_in=size, bytes_out=sent, **details)
+    event = {
+        "event": "call",
+        "method": call.method,
+        "code": code,
+        "ms": round((time.monotonic() - call.started) * 1000, 3),
+        "bytes_in": size,
+        "bytes_out": sent,
+        **details,
+    }
+    if "exc_info" in details:
+        log.error(**event)
+    else:
+        logs.write("info", event)
 
 
 def _too_large(what: str, size: int, maximum: int) -> FoldlineError:
