@@ -73,13 +73,18 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a boundary decided and measured: everything of its answer but the rows themselves."""
+    """What a boundary decided and measured: everything of its answer but the rows themselves.
+
+    Attributes:
+        sent: pressure as sent, None where it is as checked.
+        own_from: rows from this offset on came with the call.
+    """
 
     revision: int
     prepare_id: str
     action: Action
     checked: PressureReport
-    sent: PressureReport
+    sent: PressureReport | None
     bounded: tuple[BoundedResult, ...] = ()
     fold: CompactionRecord | None = None
     skip: SkipReason | None = None
@@ -353,7 +358,7 @@ def _answer(
         prepare_id=prepare_id,
         action=action,
         checked=checked,
-        sent=report,
+        sent=None if report == checked else report,
         bounded=bound.results,
         fold=outcome.record,
         skip=outcome.skip,

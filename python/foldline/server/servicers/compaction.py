@@ -153,12 +153,13 @@ def _prepare(request: pb.PrepareRequestRequest) -> Prepare:
 
 def _response(prepared: PreparedRequest) -> pb.PrepareRequestResponse:
     decided, content = prepared.decided, prepared.content
+    checked = wire_report(decided.checked)
     made = pb.PrepareRequestResponse(
         revision=decided.revision,
         prepare_id=decided.prepare_id,
         action=ACTIONS.wire(decided.action),
-        pressure_checked=wire_report(decided.checked),
-        pressure_sent=wire_report(decided.sent),
+        pressure_checked=checked,
+        pressure_sent=checked if decided.sent is None else wire_report(decided.sent),
         bounded=wire_bounded(decided.bounded),
         fold=wire_record(decided.fold) if decided.fold else None,
         skip=SKIPS.wire(decided.skip),
