@@ -53,7 +53,8 @@ def _table(figure: str, result: dict[str, Any]) -> None:
 
 def _flat(value: Any, prefix: str) -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        return [line for key, inner in value.items() for line in _flat(inner, f"{prefix}.{key}" if prefix else str(key))]
+        inner = [_flat(below, f"{prefix}.{key}" if prefix else str(key)) for key, below in value.items()]
+        return [line for lines in inner for line in lines]
     if isinstance(value, float):
         return [(prefix, f"{value:.4g}")]
     return [(prefix, str(value))]

@@ -19,7 +19,7 @@ from foldline.v1 import (
 from bench._servers import ECHO, MODEL
 
 CHUNK = 500
-_WORDS = ("fold", "window", "session", "retry", "ledger", "deploy", "timeout", "queue", "index", "commit", "branch", "parse")
+_WORDS = ("fold", "window", "session", "retry", "ledger", "deploy", "timeout", "queue", "index", "commit", "branch")
 
 
 def text(seed: int, size: int) -> str:

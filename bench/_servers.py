@@ -24,23 +24,24 @@ def product(*args: str) -> Iterator[grpc.Channel]:
     """``foldline serve`` with a model whose window nothing fills, over TCP on loopback."""
     with tempfile.TemporaryDirectory(prefix="foldline-bench-") as folder:
         catalog = Path(folder) / "models.json"
-        catalog.write_text(json.dumps({MODEL: {"context_window": WINDOW, "type": "openai", "encoding": "o200k_base"}}))
-        command = [sys.executable, "-m", "foldline", "serve", "--data", folder, "--listen", "127.0.0.1:0", "--socket", ""]
-        with _process([*command, "--set", f"catalog={catalog}", "--set", "log.level=error", *args]) as line:
-            with grpc.insecure_channel(line.split(" serves ")[1].split()[0], options=_sizes()) as channel:
-                yield channel
+        entry = {"context_window": WINDOW, "type": "openai", "encoding": "o200k_base"}
+        catalog.write_text(json.dumps({MODEL: entry}))
+        command = [sys.executable, "-m", "foldline", "serve", "--data", folder, "--listen", "127.0.0.1:0"]
+        settings = ["--socket", "", "--set", f"catalog={catalog}", "--set", "log.level=error", *args]
+        with _process([*command, *settings]) as line, _channel(line.split(" serves ")[1].split()[0]) as channel:
+            yield channel
 
 
 @contextlib.contextmanager
 def echo() -> Iterator[grpc.Channel]:
     """A unary echo on grpcio's threaded server: no interceptor, no message class, no work."""
-    with _process([sys.executable, "-m", "bench._servers"]) as line:
-        with grpc.insecure_channel(line.strip(), options=_sizes()) as channel:
-            yield channel
+    with _process([sys.executable, "-m", "bench._servers"]) as line, _channel(line.strip()) as channel:
+        yield channel
 
 
-def _sizes() -> list[tuple[str, int]]:
-    return [(f"grpc.max_{way}_message_length", 64 * 1024 * 1024) for way in ("receive", "send")]
+def _channel(target: str) -> grpc.Channel:
+    sizes = [(f"grpc.max_{way}_message_length", 64 * 1024 * 1024) for way in ("receive", "send")]
+    return grpc.insecure_channel(target, options=sizes)
 
 
 @contextlib.contextmanager

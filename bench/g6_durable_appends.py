@@ -17,10 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foldline.domain.changes import replace
 from foldline.domain.ports import Batch, StoredRow
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session

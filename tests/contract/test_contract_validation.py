@@ -189,9 +189,7 @@ def test_good_requests_pass(kind: type[Message], fields: dict[str, Any]) -> None
     assert violated(ParseDict(fields, kind())) == set()
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "path"), BAD, ids=lambda v: getattr(v, "__name__", v if v is str else "")
-)
+@pytest.mark.parametrize(("kind", "fields", "path"), BAD, ids=lambda v: getattr(v, "__name__", v if v is str else ""))
 def test_bad_requests_name_the_field(kind: type[Message], fields: dict[str, Any], path: str) -> None:
     assert violated(ParseDict(fields, kind())) == {path}
 
@@ -211,13 +209,36 @@ def test_session_ids_follow_their_pattern(text: str) -> None:
 
 
 NUMBERS = {
-    "int": """auto_compact_threshold body_cap_bytes output_reserve_tokens min_boundaries_between
-        max_paid_folds_per_hour max_tokens_per_day retention.turns retention.messages
-        summary.retries summary.max_tokens summary.appendix_tokens summary.ledger_tokens
-        summary.mechanical_tokens bounding.min_bytes memory.chunk_tokens memory.max_answer_tokens""".split(),
-    "float": """threshold_fraction target_fraction byte_fraction min_progress max_cost_per_day
-        summary.coverage_floor background.fraction estimate.factor_min estimate.factor_max""".split(),
-    "duration": """cooldown run_ttl fold_wait summary.timeout memory.projection_ttl""".split(),
+    "int": [
+        "auto_compact_threshold",
+        "body_cap_bytes",
+        "output_reserve_tokens",
+        "min_boundaries_between",
+        "max_paid_folds_per_hour",
+        "max_tokens_per_day",
+        "retention.turns",
+        "retention.messages",
+        "summary.retries",
+        "summary.max_tokens",
+        "summary.appendix_tokens",
+        "summary.ledger_tokens",
+        "summary.mechanical_tokens",
+        "bounding.min_bytes",
+        "memory.chunk_tokens",
+        "memory.max_answer_tokens",
+    ],
+    "float": [
+        "threshold_fraction",
+        "target_fraction",
+        "byte_fraction",
+        "min_progress",
+        "max_cost_per_day",
+        "summary.coverage_floor",
+        "background.fraction",
+        "estimate.factor_min",
+        "estimate.factor_max",
+    ],
+    "duration": ["cooldown", "run_ttl", "fold_wait", "summary.timeout", "memory.projection_ttl"],
 }
 EDGES = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 5.0, 6.0])
 
@@ -235,9 +256,7 @@ def policy_with(name: str, kind: str, value: float) -> policy_pb2.Policy:
     return layer
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind, names in NUMBERS.items() for name in names]
-)
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NUMBERS.items() for name in names])
 @given(value=EDGES | st.floats(-10, 10, width=16))
 @settings(max_examples=25, deadline=None)
 def test_policy_ranges_are_those_of_the_domain(kind: str, name: str, value: float) -> None:

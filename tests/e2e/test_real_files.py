@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from foldline.cli.play import Player
 from foldline.domain.rows import Row
 from foldline.formats.importers import Recording, Step, load
 from foldline.server.codec.rows import wire_row
 from foldline.v1 import compaction_service_pb2, model_pb2, row_pb2, session_pb2, session_service_pb2
+
 from tests.support.server import running_server
 from tests.validity import anthropic_faults, openai_chat_faults
 
@@ -99,4 +99,4 @@ def assert_nothing_is_lost(player: Player, recording: Recording) -> None:
     kept = Counter(
         content_key(r) for r in listed(player, session_pb2.ROW_VIEW_ARCHIVE) if not r.HasField("compaction_summary")
     )
-    assert given == kept, f"missing {list((given - kept))[:2]}, more than given {list((kept - given))[:2]}"
+    assert given == kept, f"missing {list(given - kept)[:2]}, more than given {list(kept - given)[:2]}"

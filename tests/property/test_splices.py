@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from foldline.engine.splices import Change, changes
 from hypothesis import given
 from hypothesis import strategies as st
-
-from foldline.engine.splices import Change, changes
 
 LISTS = st.lists(st.integers(1, 40), unique=True, max_size=40)
 

@@ -27,7 +27,7 @@ class RowKind(IntEnum):
 
 
 class StopReason(_Named):
-    """Why a model stopped; ERROR and ABORTED drop the row (R4), PAUSED joins the next assistant row to it (§1 round)."""
+    """Why a model stopped; ERROR and ABORTED drop the row (R4), PAUSED joins the next assistant row to it (§1)."""
 
     END_TURN = auto()
     TOOL_CALLS = auto()
@@ -153,7 +153,7 @@ class Suppression(_Named):
 
 
 class SkipReason(_Named):
-    """Why a due fold was not tried or did not happen (C8); ATTEMPT_FAILED names a failed attempt, whose kind is in the events."""
+    """Why a due fold did not happen (C8); ATTEMPT_FAILED is an attempt that failed, whose kind is in the events."""
 
     FIRST_BOUNDARY = auto()
     CADENCE = auto()

@@ -217,7 +217,11 @@ def check_layer(layer: Layer) -> None:
     for name, value in layer.items():
         if name not in known:
             raise FoldlineError(
-                Reason.FIELD_VALIDATION, f"policy.{name} is no knob", field=f"policy.{name}", value=value, range="known name"
+                Reason.FIELD_VALIDATION,
+                f"policy.{name} is no knob",
+                field=f"policy.{name}",
+                value=value,
+                range="known name",
             )
         rule = _RANGES.get(name)
         if value is not None and rule is not None and not rule[0](value):

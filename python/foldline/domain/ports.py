@@ -182,7 +182,7 @@ class StoreReads(Protocol):
     def find_prepared(self, key: int, prepare_id: str) -> Prepared | None: ...
 
     def find_request(self, tenant: str, key: int, request_id: str) -> StoredRequest | None:
-        """The first answer of a request id of the last 24 h; ``key`` 0 for requests that concern no session yet (W2)."""
+        """The first answer of a request id of the last 24 h (W2); ``key`` 0 for requests of no session yet."""
 
     def find_tools(self, key: int, digest: str) -> Tools | None: ...
 
@@ -255,7 +255,7 @@ class Store(StoreReads, Protocol):
         """
 
     def delete_session(self, key: int, request: StoredRequest | None = None) -> None:
-        """Removes rows, archive, memory, events and requests of the session; remembers ``request`` for the tenant."""
+        """Removes rows, archive, memory, events, requests of the session; remembers ``request`` for the tenant."""
 
     def commit(self, batch: Batch) -> tuple[Event, ...]:
         """Writes a batch durably; returns its events as stored, with their ``seq``.
