@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 RUST := $(shell git ls-files 'rust/core/*' 'rust/py/*' 2>/dev/null) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test test-slow test-rust test-go lint proto bench clean lock
+.PHONY: help build run demo test test-slow test-rust test-go lint proto baseline bench clean lock
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -45,12 +45,17 @@ lint: build ## Format, types, layers, contract and generated code
 	$(BIN)/mypy
 	PYTHONPATH=python $(BIN)/lint-imports --no-cache
 	$(BIN)/buf lint
+	$(BIN)/buf build proto --exclude-source-info -o $(VENV)/contract.binpb
+	$(BIN)/buf breaking $(VENV)/contract.binpb --against proto/baseline.binpb
 	$(BIN)/python scripts/gen_protos.py --check
 	cargo fmt --all --check
 	cargo clippy -q --locked -j 2 --all-targets -- -D warnings
 
 proto: build ## Generate the stubs again after a change of the contract
 	$(BIN)/python scripts/gen_protos.py
+
+baseline: build ## Take the contract as it is for the one that changes must not break, at a release
+	$(BIN)/buf build proto --exclude-source-info -o proto/baseline.binpb
 
 bench: build ## Measure every figure, or one: make bench B=G3
 	$(BIN)/python -m bench $(B)
