@@ -1,8 +1,8 @@
 """One writer with group commit.
 
 The thread that finds the writer free executes its own work at once, with no hand-over. Threads that come meanwhile
-queue up; the next leader takes all of them into one transaction, so that they share one sync of the disk. Each work
-of a group stands in a savepoint: one that fails is undone alone and only its caller hears of it.
+queue up; the next leader takes all of them into one transaction, so that they share one sync of the disk. A work of a
+group that fails is undone alone, and only its caller hears of it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ class _Work:
 
     def fail(self, error: BaseException) -> None:
         self.error, self.done = error, True
-
-    def reset(self) -> None:
-        self.result, self.error = None, None
 
 
 def _interrupted() -> FoldlineError:
@@ -163,38 +160,54 @@ class Writer:
 
     def _transact(self, group: list[_Work]) -> None:
         before = self._connection.total_changes
-        while any(not work.done for work in group):
-            self._attempt(group)
-        changes = self._connection.total_changes - before
-        if changes:
-            self._committed(changes)
+        if not self._run_all(group):
+            while any(not work.done for work in group):
+                self._run_each(group)
+        self._committed(self._connection.total_changes - before)
 
-    def _attempt(self, group: list[_Work]) -> None:
-        """Runs all of the group that is not done; returns early after an error that ended the transaction.
+    def _run_all(self, group: list[_Work]) -> bool:
+        """Runs a group, and what queues up meanwhile, as if nothing could fail; False, with nothing written, if it did.
 
-        SQLite ends a transaction by itself where the disk is full or fails: the work that met the error is done with,
-        the others are run again.
+        Failures are rare, and savepoints would be half the statements of a small work.
+        """
+        db = self._connection
+        executed = 0
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            while executed < len(group):
+                for work in group[executed:]:
+                    work.result = work.run(db)
+                    executed += 1
+                # Callers that came while these were executed wait for the same sync.
+                self._join(group)
+            db.execute("COMMIT")
+        except BaseException as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            if isinstance(error, Exception):
+                return False
+            raise
+        for work in group:
+            work.done = True
+        return True
+
+    def _run_each(self, group: list[_Work]) -> None:
+        """Runs what is not done of a group, each work in a savepoint: one that fails is undone alone.
+
+        Returns early after an error that ended the transaction, as SQLite does by itself where the disk is full or
+        fails: the work that met the error is done with, the others are to be run again.
         """
         db = self._connection
         executed: list[_Work] = []
         try:
             db.execute("BEGIN IMMEDIATE")
-            joined = 0
-            while joined < len(group):
-                pending = [work for work in group[joined:] if not work.done]
-                joined = len(group)
-                for work in pending:
-                    self._execute(work)
-                    if not work.done:
-                        executed.append(work)
-                    elif not db.in_transaction:
-                        for other in executed:
-                            other.reset()
-                        return
-                # Callers whose work was executed meanwhile are waiting for the same sync.
-                self._join(group)
-            if db.in_transaction:
-                db.execute("COMMIT")
+            for work in [work for work in group if not work.done]:
+                self._execute(work)
+                if not work.done:
+                    executed.append(work)
+                elif not db.in_transaction:
+                    return
+            db.execute("COMMIT")
         except BaseException as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
