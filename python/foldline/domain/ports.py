@@ -198,8 +198,8 @@ class StoreReads(Protocol):
     ) -> list[tuple[int, float]]:
         """(entry id, BM25 score, higher is better) of visible entries, best first, ties by id.
 
-        Terms are matched as quoted tokens, OR-ed, stemmed, over two columns: ``terms`` weighs 4, ``context`` 1. An
-        empty list of terms matches nothing.
+        Terms are matched whole, OR-ed, stemmed, over two columns: ``terms`` weighs 4, ``context`` 1. Rarity and length
+        are counted over the session's visible entries alone (M1). An empty list of terms matches nothing.
         """
 
     def memory_entries(self, key: int, ids: Sequence[int]) -> list[StoredEntry]:
