@@ -74,7 +74,14 @@ def create_session(services: Services, caller: Caller, new: NewSession) -> Sessi
         labels=dict(new.labels or {}),
         digest=chained("", RevisionKind.CREATED),
     )
-    services.store.create_session(session, remember(services, caller, new.request_id, session_id))
+    try:
+        services.store.create_session(session, remember(services, caller, new.request_id, session_id))
+    except FoldlineError:
+        # The same request may have come twice at once: the other one's answer is this one's too (W2).
+        found = repeated(services, caller, 0, new.request_id)
+        if found is None:
+            raise
+        session_id = answer_of(found, str)
     return get_session(services, caller, session_id)
 
 
@@ -147,6 +154,7 @@ def delete_session(services: Services, caller: Caller, session_id: str, request_
         services.store.delete_session(live.session.key, remember(services, caller, request_id, session_id))
         live.stale = True
         live.lock.notify_all()
+        services.bell.ring(live.session.key)
 
 
 def require_revision(session: Session, expected: int | None) -> None:

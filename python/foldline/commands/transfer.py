@@ -134,7 +134,13 @@ def import_session(
     archive = _archive(_split(chunks))
     name = session_id or archive.session.session_id
     session = replace(archive.session, key=0, tenant=caller.tenant, session_id=name)
-    services.store.import_session(replace(archive, session=session), remember(services, caller, request_id, name))
+    try:
+        services.store.import_session(replace(archive, session=session), remember(services, caller, request_id, name))
+    except FoldlineError:
+        # As for a session created twice at once (W2).
+        found = repeated(services, caller, 0, request_id)
+        if found is None:
+            raise
     services.memory.wake()
     return get_session(services, caller, name)
 

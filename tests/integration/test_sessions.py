@@ -1,0 +1,82 @@
+"""Sessions themselves over gRPC: creating, changing, listing (W2, W3, policy layers)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from foldline.v1 import model_pb2, policy_pb2, session_service_pb2
+from tests.integration.host import Host
+from tests.support.requests import create, user
+from tests.support.server import Client, refused
+
+
+def test_w2_a_session_created_many_times_at_once_is_one(client: Client, name: str) -> None:
+    request = create(name, request_id=f"{name}-create")
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: client.session.CreateSession(request).session.session_id, range(16)))
+    assert set(made) == {name}
+
+
+def test_an_id_is_given_where_none_is_chosen_and_a_repeat_gives_the_same(client: Client) -> None:
+    request = create("", request_id="unnamed")
+    first = client.session.CreateSession(request).session.session_id
+    assert first
+    assert client.session.CreateSession(request).session.session_id == first
+
+
+def test_a_second_session_of_the_same_id_is_refused(client: Client, name: str) -> None:
+    client.session.CreateSession(create(name))
+    assert refused(client.session.CreateSession, create(name)).reason == "SESSION_EXISTS"
+
+
+def test_the_effective_policy_names_its_origins(client: Client, name: str) -> None:
+    host = Host(client, name, target_fraction=0.4)
+    effective = host.get().effective_policy
+    assert effective.values.target_fraction == 0.4
+    assert effective.origins["target_fraction"] == policy_pb2.POLICY_LAYER_SESSION
+    assert effective.origins["threshold_fraction"] == policy_pb2.POLICY_LAYER_BUILT_IN
+
+
+def test_an_update_changes_what_its_mask_names(client: Client, name: str) -> None:
+    Host(client, name, target_fraction=0.4, min_progress=0.2)
+    request = session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy_pb2.Policy(target_fraction=0.3))
+    request.update_mask.paths.extend(["policy.target_fraction", "policy.min_progress"])
+    changed = client.session.UpdateSession(request).session.policy
+    assert changed.target_fraction == 0.3
+    assert not changed.HasField("min_progress")
+
+
+def test_a_policy_that_cannot_hold_is_refused_whole(client: Client, name: str) -> None:
+    """4.2: T <= 0 and reserve >= W, for the session's own model."""
+    request = create(name)
+    request.model.CopyFrom(model_pb2.ModelRef(provider="openai", model="small"))
+    request.policy.output_reserve_tokens = 4_000
+    assert refused(client.session.CreateSession, request).reason == "FIELD_VALIDATION"
+    assert refused(client.session.GetSession, session_service_pb2.GetSessionRequest(session_id=name)).reason == (
+        "SESSION_NOT_FOUND"
+    )
+
+
+def test_w3_a_stale_revision_is_aborted_with_both_numbers(client: Client, name: str) -> None:
+    host = Host(client, name)
+    host.append(user("one"), expected_revision=0)
+    refusal = refused(host.append, user("two"), expected_revision=0)
+    assert (refusal.code, refusal.reason) == ("ABORTED", "REVISION_MISMATCH")
+    assert (refusal.metadata["expected"], refusal.metadata["actual"]) == ("0", "1")
+
+
+def test_w6_sessions_page_by_label(client: Client, name: str) -> None:
+    for number in range(7):
+        client.session.CreateSession(create(f"{name}-{number}", labels={"team": name}))
+    request = session_service_pb2.ListSessionsRequest(page_size=3, labels={"team": name})
+    found = []
+    while True:
+        page = client.session.ListSessions(request)
+        found += [s.session_id for s in page.sessions]
+        if not page.next_page_token:
+            break
+        assert len(page.sessions) == 3
+        request.page_token = page.next_page_token
+    assert found == [f"{name}-{number}" for number in range(7)]
+    request.labels["team"] = "another"
+    assert refused(client.session.ListSessions, request).reason == "PAGE_TOKEN_MISMATCH"
