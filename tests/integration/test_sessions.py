@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from foldline.v1 import model_pb2, policy_pb2, session_service_pb2
+
 from tests.integration.host import Host
 from tests.support.requests import create, user
 from tests.support.server import Client, refused
