@@ -169,20 +169,17 @@ def _settings(kind: type, prefix: str) -> dict[str, Setting]:
     return found
 
 
-def _knobs(kind: type, prefix: str) -> dict[str, Setting]:
-    """The fields of the policy; their ranges are ``domain.policy``'s."""
-    found: dict[str, Setting] = {}
-    for name, hint in get_type_hints(kind).items():
-        if f"{prefix}{name}".removeprefix("policy.") in field_names():
-            found[prefix + name] = Setting(hint, About(""))
-        else:
-            found |= _knobs(hint, f"{prefix}{name}.")
-    return found
+def _knob(key: str) -> Setting:
+    """A field of the policy; its range is ``domain.policy``'s."""
+    hint: Any = Policy
+    for name in key.split(".")[1:]:
+        hint = get_type_hints(hint)[name]
+    return Setting(hint, About(""))
 
 
 SETTINGS = _settings(Config, "")
 """Every server setting by key."""
-_KNOWN = SETTINGS | _knobs(Policy, "policy.")
+_KNOWN = (*SETTINGS, *(f"policy.{name}" for name in field_names()))
 _VARIABLES = {ENV_PREFIX + key.upper().replace(".", "_"): key for key in _KNOWN}
 _SECTIONS = tuple({f"{ENV_PREFIX}{key.split('.')[0].upper()}_" for key in _KNOWN if "." in key})
 
@@ -236,9 +233,9 @@ def _meant(near: list[str]) -> str:
 
 
 def _convert(key: str, value: Any, origin: str) -> Any:
-    setting = _KNOWN.get(key)
-    if setting is None:
+    if key not in _KNOWN:
         raise ConfigError(f"{key} (from {origin}) is no setting{_meant(difflib.get_close_matches(key, _KNOWN, 1))}")
+    setting = SETTINGS.get(key) or _knob(key)
     try:
         made = _typed(value, setting.type)
     except (msgspec.ValidationError, msgspec.DecodeError, TypeError):

@@ -39,8 +39,16 @@ from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
 from foldline.store.sqlite.store import SqliteStore
 from foldline.summarize.extractive import ExtractiveSummarizer
+from foldline.v1 import compaction_service_pb2, session_service_pb2
 
 log = structlog.get_logger(__name__)
+
+_HOT = (
+    compaction_service_pb2.PrepareRequestRequest,
+    compaction_service_pb2.RecordAnswerRequest,
+    session_service_pb2.AppendRowsRequest,
+)
+"""Requests of every model call."""
 
 # The largest request that is refused with its size by us; gRPC itself refuses beyond, also with both sizes.
 _TAKEN_BEYOND_LIMIT = 4
@@ -154,7 +162,7 @@ class Server:
             log.warning("ended folds that a crash cut off", folds=ended)
         self.readiness.set(FOLDS, True)
         _core.warm(ENCODING)
-        for kind in _request_kinds(self._names):
+        for kind in _HOT:
             compile_rules(kind)
         self._memory.start()
         self.readiness.set(CORE, True)
@@ -178,7 +186,12 @@ class Server:
         return ended
 
     def upkeep(self, stopped: threading.Event) -> None:
-        """Until ``stopped``: watches the store, and forgets what need not be repeated any more (W2)."""
+        """Until ``stopped``: watches the store, and forgets what need not be repeated any more (W2).
+
+        First it compiles the rules of requests that no agent's loop waits for, which ``ready`` leaves out.
+        """
+        for kind in _request_kinds(self._names):
+            compile_rules(kind)
         purged = float("-inf")
         while not stopped.wait(PING_SECONDS):
             try:

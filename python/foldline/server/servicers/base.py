@@ -18,7 +18,9 @@ from foldline.domain.models import ModelInfo
 from foldline.domain.policy import Resolved
 from foldline.domain.rows import ModelRef
 
-DEFAULT_PAGE, MAX_PAGE = 50, 500
+PAGE = (50, 500)
+LONG_PAGE = (100, 1000)
+"""Default and largest page of lists of records, and of lists of rows, events or models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,10 @@ class _Token(msgspec.Struct, array_like=True):
     revision: int = 0
 
 
-def page_size(asked: int) -> int:
+def page_size(asked: int, page: tuple[int, int] = PAGE) -> int:
     """AIP-158: 0 is the default, more than the maximum is the maximum."""
-    return min(asked or DEFAULT_PAGE, MAX_PAGE)
+    default, most = page
+    return min(asked or default, most)
 
 
 def page_token(request: Message, position: Any, revision: int = 0) -> str:

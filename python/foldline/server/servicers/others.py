@@ -28,7 +28,16 @@ from foldline.server.codec.policy import effective
 from foldline.server.codec.pressure import SOURCES
 from foldline.server.codec.records import EVENTS, REFUSALS, wire_event
 from foldline.server.codec.rows import FORMATS, rows_input
-from foldline.server.servicers.base import NOT_YET, Servicer, caller_of, not_yet, page_size, page_token, read_token
+from foldline.server.servicers.base import (
+    LONG_PAGE,
+    NOT_YET,
+    Servicer,
+    caller_of,
+    not_yet,
+    page_size,
+    page_token,
+    read_token,
+)
 from foldline.v1 import (
     admin_pb2,
     admin_service_pb2,
@@ -98,7 +107,7 @@ class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
     def ListEvents(
         self, request: event_service_pb2.ListEventsRequest, context: grpc.ServicerContext
     ) -> event_service_pb2.ListEventsResponse:
-        token, size = read_token(request), page_size(request.page_size)
+        token, size = read_token(request), page_size(request.page_size, LONG_PAGE)
         caller = caller_of(request, context, "ListEvents")
         after, wanted, found = token[0] if token else request.after, set(request.kinds), list[Event]()
         more = True
@@ -195,7 +204,7 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
     def ListModels(
         self, request: admin_service_pb2.ListModelsRequest, context: grpc.ServicerContext
     ) -> admin_service_pb2.ListModelsResponse:
-        token, size = read_token(request), page_size(request.page_size)
+        token, size = read_token(request), page_size(request.page_size, LONG_PAGE)
         start = token[0] if token else 0
         part = self.settings.models[start : start + size]
         more = start + size < len(self.settings.models)

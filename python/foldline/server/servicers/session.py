@@ -17,7 +17,7 @@ from foldline.server.codec.basics import enum_map, invalid, model_ref, wire_warn
 from foldline.server.codec.policy import effective, layer
 from foldline.server.codec.rows import FORMATS, rows_input, wire_row
 from foldline.server.codec.sessions import OWNERSHIP, wire_cadence, wire_fault, wire_revision, wire_session, wire_totals
-from foldline.server.servicers.base import Servicer, caller_of, not_yet, page_size, page_token, read_token
+from foldline.server.servicers.base import LONG_PAGE, Servicer, caller_of, not_yet, page_size, page_token, read_token
 from foldline.v1 import session_pb2
 from foldline.v1 import session_service_pb2 as pb
 from foldline.v1 import session_service_pb2_grpc as rpc
@@ -128,7 +128,7 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
         view = VIEWS.domain(request.view) or RowView.ACTIVE
         page = list_rows.list_rows(
             self.services, caller_of(request, context, "ListRows"), request.session_id, view,
-            None if view is RowView.ARCHIVE else revision, position, page_size(request.page_size),
+            None if view is RowView.ARCHIVE else revision, position, page_size(request.page_size, LONG_PAGE),
         )  # fmt: skip
         rows = []
         for row, active in zip(page.rows, page.active, strict=True):

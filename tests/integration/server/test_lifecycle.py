@@ -1,0 +1,251 @@
+"""A server's life as a process: readiness, drain, refusals to start, and what survives."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+from foldline.config import ConfigError
+from foldline.domain.errors import StoreLocked
+from foldline.server import app
+from foldline.v1 import event_service_pb2
+from foldline.v1 import session_service_pb2 as pb
+from grpc_reflection.v1alpha import reflection_pb2
+
+from tests.support.requests import append, create, user
+from tests.support.server import (
+    Client,
+    Process,
+    config_of,
+    refusal_of,
+    refused,
+    running_server,
+    served_process,
+    started,
+)
+
+SERVICES = [
+    f"foldline.v1.{name}Service"
+    for name in ("Session", "Compaction", "Curator", "Memory", "Tool", "Event", "Estimate", "Admin")
+]
+
+
+class TestReadiness:
+    def test_health_tells_of_every_service_and_of_all_together(self, tmp_path: Path) -> None:
+        with started(tmp_path) as server, Client(server.addresses[0]) as client:
+            assert {client.serving(name) for name in ["", *SERVICES]} == {"NOT_SERVING"}
+            server.ready()
+            assert {client.serving(name) for name in ["", *SERVICES]} == {"SERVING"}
+            assert refused(client.serving, "foldline.v1.NoService").code == "NOT_FOUND"
+
+    def test_calls_are_refused_until_then_and_may_be_retried(self, tmp_path: Path) -> None:
+        """W7."""
+        with started(tmp_path) as server, Client(server.addresses[0]) as client:
+            found = refused(client.session.CreateSession, create("s"))
+            assert (found.code, found.reason) == ("UNAVAILABLE", "NOT_READY")
+            assert found.retry_seconds
+            server.ready()
+            client.session.CreateSession(create("s"))
+
+    def test_services_are_described_to_clients_of_both_versions(self, tmp_path: Path) -> None:
+        with running_server(tmp_path) as client:
+            for version in ("v1", "v1alpha"):
+                call = client.channel.stream_stream(
+                    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                    request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                    response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+                )
+                asked = [
+                    reflection_pb2.ServerReflectionRequest(list_services=""),
+                    reflection_pb2.ServerReflectionRequest(file_containing_symbol="foldline.v1.EventService"),
+                ]
+                listed, file = call(iter(asked))
+                assert {*SERVICES, "grpc.health.v1.Health"} <= {s.name for s in listed.list_services_response.service}
+                assert file.file_descriptor_response.file_descriptor_proto
+
+    def test_reflection_can_be_off(self, tmp_path: Path) -> None:
+        with running_server(tmp_path, {"server.reflection": False}) as client:
+            call = client.channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call(iter([b""])))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+class TestRefusalsToStart:
+    def test_a_directory_that_another_server_holds(self, tmp_path: Path) -> None:
+        with started(tmp_path), pytest.raises(StoreLocked):
+            app.build(config_of(tmp_path))
+
+    def test_a_port_that_is_taken(self, tmp_path: Path) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            listen = f"127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(ConfigError, match=f"listen is {listen}"), started(tmp_path, {"listen": listen}):
+                pass
+
+    def test_a_socket_that_somebody_answers(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as alive:
+            alive.bind(str(tmp_path / "s"))
+            alive.listen()
+            with pytest.raises(ConfigError, match="another process answers"), started(tmp_path):
+                pass
+        assert (tmp_path / "s").exists()
+
+    def test_a_file_in_the_sockets_place_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "s").write_text("mine")
+        with pytest.raises(ConfigError, match="no socket"), started(tmp_path):
+            pass
+        assert (tmp_path / "s").read_text() == "mine"
+
+    def test_a_socket_path_that_no_system_takes(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="over 107 bytes"), started(tmp_path, {"socket": "/tmp/" + "x" * 120}):
+            pass
+
+    def test_nothing_to_listen_on(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="nothing to listen on"), started(tmp_path, {"listen": "", "socket": ""}):
+            pass
+
+    @pytest.mark.parametrize(
+        ("catalog", "message"),
+        [(None, "cannot be read"), ("{", "is not JSON"), ('{"m": {"context_window": -1}}', "m.context_window is -1")],
+    )
+    def test_a_catalog_that_cannot_be_used(self, tmp_path: Path, catalog: str | None, message: str) -> None:
+        path = tmp_path / "models.json"
+        if catalog is not None:
+            path.write_text(catalog)
+        with pytest.raises(ConfigError, match=message):
+            app.build(config_of(tmp_path, {"catalog": str(path)}))
+
+    def test_a_refused_start_gives_its_directory_free(self, tmp_path: Path) -> None:
+        (tmp_path / "s").write_text("in the way")
+        with pytest.raises(ConfigError), started(tmp_path):
+            pass
+        (tmp_path / "s").unlink()
+        with running_server(tmp_path) as client:
+            assert client.serving() == "SERVING"
+
+
+class TestDrain:
+    def test_sigterm_ends_an_idle_server_with_0_and_its_socket_is_gone(self, tmp_path: Path) -> None:
+        with served_process(tmp_path) as server:
+            server.wait_ready()
+            assert (tmp_path / "s").is_socket()
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert not (tmp_path / "s").exists()
+
+    def test_open_watches_end_as_unavailable_so_that_clients_come_back(self, tmp_path: Path) -> None:
+        with served_process(tmp_path) as server, Client(server.wait_ready()) as client:
+            client.session.CreateSession(create("s"))
+            watch = client.event.WatchEvents(event_service_pb2.WatchEventsRequest(session_id="s"))
+            next(watch)
+            server.signal(signal.SIGINT)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(watch)
+            assert refusal_of(caught.value).reason == "NOT_READY"
+            assert server.wait() == 0
+
+    def test_health_says_not_serving_while_calls_are_still_taken(self, tmp_path: Path) -> None:
+        with served_process(tmp_path, "--set", "server.drain_delay=1.5") as server:
+            with Client(server.wait_ready()) as client:
+                client.session.CreateSession(create("s"))
+                server.signal(signal.SIGTERM)
+                while client.serving() == "SERVING":
+                    pass
+                client.session.AppendRows(append("s", user("one more")))
+            assert server.wait() == 0
+
+    def test_a_second_signal_ends_it_at_once(self, tmp_path: Path) -> None:
+        with served_process(tmp_path, "--set", "server.drain_delay=60") as server:
+            with Client(server.wait_ready()) as client:
+                server.signal(signal.SIGTERM)
+                while client.serving() == "SERVING":
+                    pass
+            server.signal(signal.SIGTERM)
+            assert server.wait(10) == 130
+
+    def test_what_was_acknowledged_survives_a_kill_and_the_socket_is_taken_over(self, tmp_path: Path) -> None:
+        """V10."""
+        with served_process(tmp_path) as server, Client(server.wait_ready()) as client:
+            client.session.CreateSession(create("s"))
+            for number in range(20):
+                client.session.AppendRows(append("s", user(f"row {number}"), request_id=f"r-{number}"))
+            server.signal(signal.SIGKILL)
+            server.wait()
+        with served_process(tmp_path) as server:
+            server.wait_ready()
+            with Client(f"unix:{tmp_path / 's'}") as client:
+                verified = client.session.VerifySession(pb.VerifySessionRequest(session_id="s"))
+                assert (verified.ok, verified.rows_total) == (True, 20)
+                again = client.session.AppendRows(append("s", user("row 19"), request_id="r-19"))
+                assert again.first_offset == 20
+
+    def test_a_start_that_is_interrupted_leaves_a_sound_store(self, tmp_path: Path) -> None:
+        for _ in range(3):
+            with served_process(tmp_path) as server:
+                threading.Event().wait(0.2)
+                server.signal(signal.SIGKILL)
+        with served_process(tmp_path) as server, Client(server.wait_ready()) as client:
+            assert client.serving() == "SERVING"
+
+
+class TestCommandLine:
+    def run(self, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "foldline", *args]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+
+    def test_health_follows_the_server_over_tcp_and_socket(self, tmp_path: Path) -> None:
+        with served_process(tmp_path) as server:
+            address = server.wait_ready()
+            for target in (address, f"unix:{tmp_path / 's'}"):
+                found = self.run("health", target, folder=tmp_path)
+                assert (found.returncode, found.stdout) == (0, f"{target}: SERVING\n")
+            found = self.run("health", address, "--service", "foldline.v1.MemoryService", folder=tmp_path)
+            assert found.returncode == 0
+            server.signal(signal.SIGTERM)
+            server.wait()
+        found = self.run("health", address, "--timeout", "1", folder=tmp_path)
+        assert (found.returncode, found.stderr) == (1, f"{address}: UNAVAILABLE\n")
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["--set", "server.workers=0"], "server.workers is '0' (from --set server.workers), allowed is > 0"),
+            (["--set", "server.wrokers=2"], "did you mean server.workers?"),
+            (["--set", "workers"], "allowed is KEY=VALUE"),
+            (["--config", "none.toml"], "none.toml cannot be read"),
+        ],
+    )
+    def test_a_bad_setting_is_named_and_ends_with_2(self, tmp_path: Path, args: list[str], message: str) -> None:
+        found = self.run("serve", "--data", "data", "--listen", "127.0.0.1:0", *args, folder=tmp_path)
+        assert found.returncode == 2
+        assert message in found.stderr
+        assert "Traceback" not in found.stderr
+        assert not (tmp_path / "data").exists()
+
+    def test_a_held_directory_is_named_and_ends_with_1(self, tmp_path: Path) -> None:
+        with served_process(tmp_path) as server:
+            server.wait_ready()
+            args = ("--data", "data", "--listen", "127.0.0.1:0")
+            found = self.run("serve", *args, folder=tmp_path)
+        assert found.returncode == 1
+        assert f"is served by process {server.process.pid}" in found.stderr
+
+    def test_listening_beyond_loopback_is_warned_of(self, tmp_path: Path) -> None:
+        quiet, loud = tmp_path / "quiet", tmp_path / "loud"
+        for folder, listen in ((quiet, "127.0.0.1:0"), (loud, "0.0.0.0:0")):
+            folder.mkdir()
+            server = Process(folder, "--listen", listen)
+            try:
+                server.wait_ready()
+            finally:
+                server.close()
+        assert "without TLS" not in (quiet / "server.log").read_text()
+        assert "without TLS" in (loud / "server.log").read_text()
