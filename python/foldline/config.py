@@ -63,9 +63,9 @@ class Server:
     max_message_bytes: Annotated[
         int, About("largest message taken or sent", lambda v: 65_536 <= v <= 2**29, "65536-536870912")
     ] = 16 * MIB
-    max_wait: Annotated[
-        float, About("seconds: longest deadline, and that of calls without one", _positive, "> 0")
-    ] = 600.0
+    max_wait: Annotated[float, About("seconds: longest deadline, and that of calls without one", _positive, "> 0")] = (
+        600.0
+    )
     drain_delay: Annotated[float, About("seconds from NOT_SERVING to the stop", _not_negative, ">= 0")] = 0.0
     drain_grace: Annotated[float, About("seconds for calls under way at the stop", _not_negative, ">= 0")] = 10.0
     reflection: Annotated[bool, About("whether the server describes its services")] = True
@@ -74,16 +74,16 @@ class Server:
 @dataclass(frozen=True, slots=True)
 class Memory:
     cache_bytes: Annotated[int, About("vectors held in memory, over all sessions", _not_negative, ">= 0")] = 256 * MIB
-    embedder: Annotated[
-        Literal["minilm", "none"], About("the embedded model, or none: search by words alone")
-    ] = "minilm"
+    embedder: Annotated[Literal["minilm", "none"], About("the embedded model, or none: search by words alone")] = (
+        "minilm"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], About("least level logged, as JSON, to stderr")
-    ] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], About("least level logged, as JSON, to stderr")] = (
+        "info"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,7 @@ class Config:
     """
 
     data: Annotated[Path, About("directory of the store")] = Path(".foldline")
-    listen: Annotated[
-        str, About("TCP address, host:port; port 0 takes a free one; empty for none")
-    ] = "127.0.0.1:7420"
+    listen: Annotated[str, About("TCP address, host:port; port 0 takes a free one; empty for none")] = "127.0.0.1:7420"
     socket: Annotated[
         str | None, About("Unix socket; unset is foldline.sock in the data directory; empty for none")
     ] = None
@@ -252,6 +250,9 @@ def _typed(value: Any, kind: Any) -> Any:
         return Path(msgspec.convert(value, str)).expanduser()
     if isinstance(value, str) and str not in options and value[:1] in ("[", "{"):
         value = msgspec.json.decode(value)
+    for option in options:
+        if isinstance(value, dict) and set(value) != set(getattr(option, "__struct_fields__", value)):
+            raise TypeError("a table of other keys")
     return msgspec.convert(value, kind, strict=not isinstance(value, str))
 
 
@@ -261,6 +262,8 @@ def _kind(kind: Any) -> str:
     for option in options:
         if isinstance(option, type) and issubclass(option, enum.Enum):
             names += [str(member.value) for member in option]
+        elif hasattr(option, "__struct_fields__"):
+            names.append(f"a table of {' and '.join(option.__struct_fields__)}")
         elif isinstance(option, type):
             names += [] if option is type(None) else [_WORDS.get(option, option.__name__)]
         else:

@@ -278,8 +278,6 @@ _FORMS = {
 }
 
 
-def _rebuilt(
-    handler: Handler, behavior: Callable[..., Any], decode: Any = None, encode: Any = None
-) -> Handler:
+def _rebuilt(handler: Handler, behavior: Callable[..., Any], decode: Any = None, encode: Any = None) -> Handler:
     """A handler of the same form; by default it takes and gives bytes."""
     return _FORMS[handler.request_streaming, handler.response_streaming](behavior, decode, encode)

@@ -1,0 +1,170 @@
+"""Settings: defaults < file < environment < flags, each value with its origin, and no key that nobody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foldline.config import SETTINGS, Config, ConfigError
+from foldline.domain.enums import OnFailure
+from foldline.domain.errors import FoldlineError
+from foldline.domain.policy import Policy, check_layer
+from foldline.domain.rows import ModelRef
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def load(file: Path | None = None, env: dict[str, str] | None = None, flags: dict[str, Any] | None = None) -> Config:
+    return Config.load(file, env or {}, flags)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "foldline.toml"
+    path.write_text(text)
+    return path
+
+
+class TestLayers:
+    def test_without_any_the_defaults_hold(self) -> None:
+        config = load()
+        assert config == Config()
+        assert {origin for _, _, origin in config.describe()} == {"default"}
+        assert [key for key, _, _ in config.describe()] == list(SETTINGS)
+
+    def test_flags_win_over_environment_over_file(self, tmp_path: Path) -> None:
+        text = 'listen = "127.0.0.1:1"\nserver.workers = 1\nserver.max_calls = 1\nmemory.cache_bytes = 1'
+        file = written(tmp_path, text)
+        env = {"FOLDLINE_SERVER_WORKERS": "2", "FOLDLINE_SERVER_MAX_CALLS": "2"}
+        config = load(file, env, {"server.max_calls": "3", "listen": None})
+        told = {key: (value, origin) for key, value, origin in config.describe()}
+        assert told["listen"] == ("127.0.0.1:1", "file")
+        assert told["memory.cache_bytes"] == ("1", "file")
+        assert told["server.workers"] == ("2", "FOLDLINE_SERVER_WORKERS")
+        assert told["server.max_calls"] == ("3", "--set server.max_calls")
+        assert (config.server.workers, config.server.max_calls, config.memory.cache_bytes) == (2, 3, 1)
+
+    def test_the_environment_may_name_the_file(self, tmp_path: Path) -> None:
+        file = written(tmp_path, "server.workers = 7")
+        assert load(env={"FOLDLINE_CONFIG": str(file)}).server.workers == 7
+
+    def test_an_empty_text_is_a_value(self) -> None:
+        assert load(flags={"listen": ""}).listen == ""
+        assert load(flags={"data": "d"}).socket_path == "d/foldline.sock"
+        assert load(flags={"data": "d", "socket": ""}).socket_path == ""
+
+    def test_policy_comes_from_nested_tables_dotted_keys_and_variables(self, tmp_path: Path) -> None:
+        file = written(
+            tmp_path,
+            'policy.retention.turns = 2\n[policy.summary]\non_failure = "RESCUE"\nredact = ["a+", "b"]\n'
+            'fast_model = { provider = "openai", model = "gpt-4o-mini" }\ntimeout = 30',
+        )
+        config = load(file, {"FOLDLINE_POLICY_AUTO_COMPACT": "false", "FOLDLINE_POLICY_COOLDOWN": "1.5"})
+        assert config.policy == {
+            "retention.turns": 2,
+            "summary.on_failure": OnFailure.RESCUE,
+            "summary.redact": ("a+", "b"),
+            "summary.fast_model": ModelRef("openai", "gpt-4o-mini"),
+            "summary.timeout": 30.0,
+            "auto_compact": False,
+            "cooldown": 1.5,
+        }
+        assert config.origins["policy.cooldown"] == "FOLDLINE_POLICY_COOLDOWN"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("workers = 3", "workers .from file. is no setting"),
+            ("[server]\nwrokers = 3", "server.wrokers .from file. is no setting; did you mean server.workers"),
+            ("[policy]\nthreshold = 3", "policy.threshold .from file. is no setting"),
+            ("server.workers = 0", "server.workers is 0 .from file., allowed is > 0"),
+            ('server.workers = "many"', "server.workers is 'many' .from file., allowed is a whole number"),
+            ("server.workers = 1.5", "server.workers is 1.5 .from file., allowed is a whole number"),
+            ("server.reflection = 1", "server.reflection is 1 .from file., allowed is true or false"),
+            ('store.synchronous = "OFF"', "allowed is FULL or NORMAL"),
+            ('policy.summary.oversize = "SHRINK"', "allowed is TRIM or MAP"),
+            ("policy.min_progress = 1.5", r"policy.min_progress is 1.5, allowed is \[0, 1\) .from file."),
+            ("policy.estimate.factor_min = 3.0", "policy.estimate.factor_min 3.0 exceeds factor_max 2.5 .from file."),
+            ("policy.summary.fast_model = { name = 'x' }", "allowed is a table of provider and model"),
+            ("server = 3", "server .from file. is no setting"),
+            ("x = [", "is not TOML"),
+        ],
+    )
+    def test_of_a_file_name_key_value_and_what_is_allowed(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            load(written(tmp_path, text))
+
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("FOLDLINE_LISTN", "x", "FOLDLINE_LISTN names no setting; did you mean FOLDLINE_LISTEN"),
+            ("FOLDLINE_MEMORY_CACHE", "x", "FOLDLINE_MEMORY_CACHE names no setting"),
+            ("FOLDLINE_POLICY_X", "x", "FOLDLINE_POLICY_X names no setting"),
+            ("FOLDLINE_SERVER_WORKERS", "0", "from FOLDLINE_SERVER_WORKERS"),
+            ("FOLDLINE_POLICY_RETENTION_TURNS", "-1", "from FOLDLINE_POLICY_RETENTION_TURNS"),
+            ("FOLDLINE_POLICY_SUMMARY_REDACT", "[", "from FOLDLINE_POLICY_SUMMARY_REDACT"),
+        ],
+    )
+    def test_of_a_variable_name_it(self, name: str, value: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            load(env={name: value})
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
+            load(tmp_path / "none.toml")
+
+    def test_a_bad_value_under_a_good_one_is_refused_only_where_it_would_hold(self, tmp_path: Path) -> None:
+        config = load(written(tmp_path, "server.workers = 0"), {"FOLDLINE_SERVER_WORKERS": "4"})
+        assert config.server.workers == 4
+
+
+def test_variables_that_orchestrators_set_for_a_service_are_let_be() -> None:
+    """A Kubernetes service named ``foldline`` puts these into every pod of its namespace."""
+    env = {
+        "FOLDLINE_PORT": "tcp://10.0.0.1:7420",
+        "FOLDLINE_PORT_7420_TCP": "tcp://10.0.0.1:7420",
+        "FOLDLINE_PORT_7420_TCP_ADDR": "10.0.0.1",
+        "FOLDLINE_SERVICE_HOST": "10.0.0.1",
+        "FOLDLINE_SERVICE_PORT": "7420",
+        "FOLDLINE_SERVICE_PORT_GRPC": "7420",
+        "OTHER": "1",
+    }
+    config = load(env=env)
+    assert config.ignored == tuple(sorted(env))[:-1]
+    assert config == Config(ignored=config.ignored)
+
+
+NUMBERS = [
+    "threshold_fraction",
+    "target_fraction",
+    "min_progress",
+    "retention.turns",
+    "summary.retries",
+    "bounding.min_bytes",
+    "background.fraction",
+    "summary.coverage_floor",
+    "run_ttl",
+]
+
+
+@given(st.sampled_from(NUMBERS), st.integers(-3, 10) | st.floats(-2, 3, width=16))
+def test_a_policy_value_is_taken_where_the_domain_takes_it(name: str, value: float) -> None:
+    """The file and the variable refuse what ``check_layer`` refuses, and what is no value of the type."""
+    default: Any = Policy()
+    for part in name.split("."):
+        default = getattr(default, part)
+    try:
+        check_layer({name: value})
+        allowed = not (isinstance(default, int) and isinstance(value, float) and not value.is_integer())
+    except FoldlineError:
+        allowed = False
+    variable = "FOLDLINE_POLICY_" + name.upper().replace(".", "_")
+    try:
+        config = load(env={variable: str(value)})
+    except ConfigError:
+        assert not allowed
+    else:
+        assert allowed
+        assert config.policy == {name: value}
