@@ -1,7 +1,6 @@
 //! The byte-pair encoding of one piece, in three ways that agree.
 
-use super::trie::NONE;
-use super::vocab::{Vocab, pair_key};
+use super::vocab::{NONE, Vocab, pair_key};
 
 /// Bits of the memo of compatible pairs: 128 KiB.
 const MEMO_BITS: u32 = 14;

@@ -1,17 +1,14 @@
 //! A double-array trie of a vocabulary's tokens: one load for each byte of a walk.
 
+use super::vocab::{NONE, RANK_BITS, RANK_MASK};
+
 /// Slots of a block. A node's children lie in one block, at the node's base with the byte's bits flipped into it.
 const BLOCK: usize = 256;
 /// Blocks that still take new nodes; older ones keep their last holes.
 const OPEN_BLOCKS: usize = 24;
-/// A token number that stands for none.
-pub const NONE: u32 = u32::MAX;
 
 /// Bits of a slot's number.
 const BASE_BITS: u32 = 22;
-/// Bits of a token's rank; all set for [`NONE`].
-const TOKEN_BITS: u32 = 18;
-const TOKEN_MASK: u32 = (1 << TOKEN_BITS) - 1;
 /// The label of a free slot, which is no byte.
 const EMPTY: u64 = 256;
 
@@ -22,7 +19,7 @@ const EMPTY: u64 = 256;
 struct Slot(u64);
 
 impl Slot {
-    const FREE: Self = Self((TOKEN_MASK as u64) << 9 | EMPTY);
+    const FREE: Self = Self((NONE as u64) << 9 | EMPTY);
 
     #[inline]
     fn is_labelled(self, byte: u8) -> bool {
@@ -31,12 +28,12 @@ impl Slot {
 
     #[inline]
     fn token(self) -> u32 {
-        (self.0 >> 9) as u32 & TOKEN_MASK
+        (self.0 >> 9) as u32 & RANK_MASK
     }
 
     #[inline]
     fn base(self) -> u32 {
-        (self.0 >> (9 + TOKEN_BITS)) as u32
+        (self.0 >> (9 + RANK_BITS)) as u32
     }
 
     fn set_label(&mut self, byte: u8) {
@@ -44,12 +41,12 @@ impl Slot {
     }
 
     fn set_token(&mut self, token: u32) {
-        self.0 = self.0 & !(u64::from(TOKEN_MASK) << 9) | u64::from(token) << 9;
+        self.0 = self.0 & !(u64::from(RANK_MASK) << 9) | u64::from(token) << 9;
     }
 
     fn set_base(&mut self, base: u32) {
         debug_assert!(base < 1 << BASE_BITS);
-        self.0 = self.0 & ((1 << (9 + TOKEN_BITS)) - 1) | u64::from(base) << (9 + TOKEN_BITS);
+        self.0 = self.0 & ((1 << (9 + RANK_BITS)) - 1) | u64::from(base) << (9 + RANK_BITS);
     }
 }
 
@@ -115,7 +112,7 @@ impl Trie {
                 break;
             }
             base = slot.base();
-            if slot.token() != TOKEN_MASK {
+            if slot.token() != NONE {
                 found = slot.token();
             }
         }

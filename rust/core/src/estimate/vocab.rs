@@ -3,13 +3,16 @@
 use std::sync::OnceLock;
 
 use super::Encoding;
-use super::trie::{NONE, Trie};
+use super::trie::Trie;
 
 /// A free slot of a [`Pairs`] table.
 const EMPTY: u64 = u64::MAX;
-/// Bits of a token rank.
-const RANK_BITS: u32 = 18;
-/// 2^21 bits: 256 KiB, a tenth of them set.
+/// Bits of a token's rank.
+pub const RANK_BITS: u32 = 18;
+pub const RANK_MASK: u32 = (1 << RANK_BITS) - 1;
+/// A rank that is no token's.
+pub const NONE: u32 = RANK_MASK;
+/// 2^21 bits: 256 KiB, a fifth of them set.
 const FILTER_BITS: u32 = 21;
 
 static CL100K: OnceLock<Vocab> = OnceLock::new();
@@ -23,7 +26,10 @@ fn cell(encoding: Encoding) -> &'static OnceLock<Vocab> {
 }
 
 pub fn get(encoding: Encoding) -> &'static Vocab {
-    cell(encoding).get_or_init(|| Vocab::build(&parts(encoding)))
+    cell(encoding).get_or_init(|| {
+        let (bytes, merges) = parts(encoding);
+        Vocab::build(bytes, &merges)
+    })
 }
 
 pub fn is_built(encoding: Encoding) -> bool {
@@ -83,21 +89,22 @@ impl Pairs {
         key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
+    /// Two bits of one word.
     #[inline]
-    fn bit(hash: u64) -> (usize, u64) {
-        let bit = hash >> (64 - FILTER_BITS);
-        ((bit / 64) as usize, 1 << (bit % 64))
+    fn bits(hash: u64) -> (usize, u64) {
+        let word = hash >> (64 - (FILTER_BITS - 6));
+        (word as usize, 1 << (hash >> 40 & 63) | 1 << (hash >> 34 & 63))
     }
 
     #[inline]
     fn first_slot(&self, hash: u64) -> usize {
-        (hash >> 32) as usize & (self.slots.len() - 1)
+        (hash >> 24) as usize & (self.slots.len() - 1)
     }
 
     fn insert(&mut self, key: u64, token: u32) {
         let hash = Self::hash(key);
-        let (word, bit) = Self::bit(hash);
-        self.filter[word] |= bit;
+        let (word, bits) = Self::bits(hash);
+        self.filter[word] |= bits;
         let mut at = self.first_slot(hash);
         while self.slots[at] != EMPTY {
             at = (at + 1) & (self.slots.len() - 1);
@@ -108,8 +115,8 @@ impl Pairs {
     #[inline]
     fn get(&self, key: u64) -> Option<u32> {
         let hash = Self::hash(key);
-        let (word, bit) = Self::bit(hash);
-        if self.filter[word] & bit == 0 {
+        let (word, bits) = Self::bits(hash);
+        if self.filter[word] & bits != bits {
             return None;
         }
         let mut at = self.first_slot(hash);
@@ -126,11 +133,25 @@ impl Pairs {
     }
 }
 
+/// What encoding asks about a token, in one word: its two parts, the longest other token it starts with, its length.
+#[derive(Clone, Copy)]
+struct Token(u64);
+
+impl Token {
+    fn new((left, right): (u32, u32), shorter: u32, len: usize) -> Self {
+        let [left, right, shorter] = [left, right, shorter].map(u64::from);
+        Self(left | right << RANK_BITS | shorter << (2 * RANK_BITS) | (len as u64) << (3 * RANK_BITS))
+    }
+
+    #[inline]
+    fn rank(self, place: u32) -> u32 {
+        (self.0 >> (place * RANK_BITS)) as u32 & RANK_MASK
+    }
+}
+
 /// The tables of one vocabulary. Tokens go by their rank; merging goes by rank too, lowest first.
 pub struct Vocab {
-    split: Vec<(u32, u32)>,
-    len: Vec<u8>,
-    shorter: Vec<u32>,
+    tokens: Vec<Token>,
     pairs: Pairs,
     trie: Trie,
     byte_token: [u32; 256],
@@ -138,35 +159,36 @@ pub struct Vocab {
 }
 
 impl Vocab {
-    fn build((bytes, merges): &(&[u8], Vec<(u32, u32)>)) -> Self {
-        let count = bytes.len() + merges.len();
-        let mut split: Vec<(u32, u32)> = (0..256).map(|rank| (rank, rank)).collect();
+    fn build(bytes: &[u8], merges: &[(u32, u32)]) -> Self {
         let mut byte_token = [0; 256];
-        let mut starts = Vec::with_capacity(count + 1);
-        let mut text = bytes.to_vec();
-        starts.extend(0..=256usize);
         for (rank, &byte) in bytes.iter().enumerate() {
-            byte_token[byte as usize] = rank as u32;
+            byte_token[usize::from(byte)] = rank as u32;
         }
         let mut pairs = Pairs::with_room_for(merges.len());
+        let mut text = bytes.to_vec();
+        let mut starts: Vec<usize> = (0..=bytes.len()).collect();
         for (index, &(left, right)) in merges.iter().enumerate() {
-            split.push((left, right));
-            pairs.insert(pair_key(left, right), (256 + index) as u32);
+            pairs.insert(pair_key(left, right), (bytes.len() + index) as u32);
             for part in [left as usize, right as usize] {
                 text.extend_from_within(starts[part]..starts[part + 1]);
             }
             starts.push(text.len());
         }
-        let len: Vec<u8> = starts.windows(2).map(|ends| (ends[1] - ends[0]) as u8).collect();
+        let bytes_of = |rank: u32| &text[starts[rank as usize]..starts[rank as usize + 1]];
+        let count = bytes.len() + merges.len();
+        let (trie, shorter) = Trie::build(count, bytes_of);
         let mut two_bytes = vec![NONE; 1 << 16];
-        for (rank, ends) in starts.windows(2).enumerate() {
-            let token = &text[ends[0]..ends[1]];
-            if token.len() == 2 {
-                two_bytes[(token[0] as usize) << 8 | token[1] as usize] = rank as u32;
+        let mut tokens = Vec::with_capacity(count);
+        for (rank, &shorter) in (0..).zip(&shorter) {
+            let token = bytes_of(rank);
+            if let [first, second] = *token {
+                two_bytes[usize::from(first) << 8 | usize::from(second)] = rank;
             }
+            let merged = (rank as usize).checked_sub(bytes.len());
+            let parts = merged.map_or((rank, rank), |index| merges[index]);
+            tokens.push(Token::new(parts, shorter, token.len()));
         }
-        let (trie, shorter) = Trie::build(count, |rank| &text[starts[rank as usize]..starts[rank as usize + 1]]);
-        Self { split, len, shorter, pairs, trie, byte_token, two_bytes }
+        Self { tokens, pairs, trie, byte_token, two_bytes }
     }
 
     /// The token that two neighbours merge into.
@@ -190,19 +212,20 @@ impl Vocab {
     /// Length in bytes of a token.
     #[inline]
     pub fn token_len(&self, token: u32) -> usize {
-        usize::from(self.len[token as usize])
+        (self.tokens[token as usize].0 >> (3 * RANK_BITS)) as usize
     }
 
     /// The longest other token that this one starts with, or [`NONE`].
     #[inline]
     pub fn shorter(&self, token: u32) -> u32 {
-        self.shorter[token as usize]
+        self.tokens[token as usize].rank(2)
     }
 
     /// The two tokens that this one is merged from; a byte's token is itself twice.
     #[inline]
     pub fn parts(&self, token: u32) -> (u32, u32) {
-        self.split[token as usize]
+        let token = self.tokens[token as usize];
+        (token.rank(0), token.rank(1))
     }
 
     /// The longest token that the bytes start with; there are some.
