@@ -41,7 +41,7 @@ class Accepted:
         rows: with offsets, run, and what the sidecar sets (``late``, ``call_offset``).
         places: offset of a keyed system row to the offset it stands behind (R5).
         superseded: offsets of system rows that a later version replaced.
-        system_changed: a current system row came or went, so count and anchor are void (4.3).
+        system_changed: a current system row was replaced, so count and anchor are void (4.3).
     """
 
     session: Session
@@ -185,7 +185,6 @@ class _Work:
         )
 
     def _take_system(self, body: SystemRow, offset: int) -> None:
-        self.system_changed = True
         if not body.key:
             return
         current = next((k for k in self.session.system_keys if k.key == body.key), None)
@@ -199,6 +198,7 @@ class _Work:
         place = current.place if current else offset
         self.session = replace(self.session, system_keys=(*keys, SystemKey(body.key, body.version, offset, place)))
         if current is not None:
+            self.system_changed = True
             self.places[offset] = current.offset
             self.superseded.append(current.offset)
 
@@ -207,10 +207,9 @@ class _Work:
         if run is None:
             return
         facts = facts_of(row, 0, 0)
-        mine = row.run_id in ("", run.run_id)
         if facts.kind == RowKind.ASSISTANT and row.run_id == run.run_id:
             run = replace(run, rounds=run.rounds + 1)
-        elif mine and run.rounds == 0 and joins_request(facts.kind, facts.late):
+        elif run.rounds == 0 and joins_request(facts.kind, facts.late):
             run = replace(run, request=(*run.request, row.offset))
         if run is not self.session.open_run:
             self.session = replace(self.session, open_run=run)

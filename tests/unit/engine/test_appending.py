@@ -130,6 +130,11 @@ def test_keyed_system_row_supersedes_and_takes_its_place() -> None:
     assert (accepted.places, accepted.superseded, accepted.system_changed) == ({3: 1}, (1,), True)
 
 
+@pytest.mark.parametrize("row", [system(1), NewRow(SystemRow((TextBlock("note"),)))])
+def test_4_3_a_system_row_that_replaces_none_voids_no_count(row: NewRow) -> None:
+    assert not accept(after(user()), [row], "", {}).system_changed
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_version_that_is_not_later_is_stale(version: int) -> None:
     error = refused(after(system(2)), system(version))
@@ -147,3 +152,13 @@ def test_request_takes_rows_until_the_first_assistant_row() -> None:
     session = after(calls("c"), user("steer"), session=session)
     assert session.open_run is not None
     assert (session.open_run.request, session.open_run.rounds) == ((1, 2), 1)
+
+
+def test_request_takes_what_other_runs_left_before_the_first_assistant_row() -> None:
+    """§1 request: a late result of an earlier run, a row that another run appended."""
+    earlier = close_run_calls(after(calls("job"), run_id="r0"), OpenRun("r0", 0, 1, 0.0))
+    session = replace(after(user(), session=earlier), open_run=OpenRun("r1", 0, 3, 0.0, request=(2,)))
+    session = after(result("job"), user("from elsewhere"), session=session, run_id="r0")
+    session = after(calls("c"), user("after"), session=session)
+    assert session.open_run is not None
+    assert session.open_run.request == (2, 3, 4)
