@@ -65,8 +65,10 @@ class Host:
     def _apply(self, response: compaction_service_pb2.PrepareRequestResponse) -> None:
         if response.HasField("rows"):
             self.list = [r.offset for r in response.rows.rows]
+        held = {*self.list, *range(response.first_offset, response.last_offset + 1)}
         for splice in response.splices.splices:
             inserted = [r.offset for r in splice.rows.rows] or list(splice.offsets.offsets)
+            assert held.issuperset(splice.offsets.offsets), "bodies that the host does not hold must travel (W1)"
             self.list[splice.position : splice.position + splice.delete_count] = inserted
         self.revision = response.revision
 

@@ -23,6 +23,7 @@ from foldline.commands.reply import (
     content_of,
     exact_of,
     host_exact,
+    own_rows,
     stable_prefix,
 )
 from foldline.commands.services import Caller, Services
@@ -77,7 +78,7 @@ class Decided:
 
     Attributes:
         sent: pressure as sent, None where it is as checked.
-        own_from: rows from this offset on came with the call.
+        first_offset, last_offset: of the rows that came with the call, the answer's included; 0 where there are none.
     """
 
     revision: int
@@ -96,7 +97,6 @@ class Decided:
     first_offset: int = 0
     last_offset: int = 0
     warnings: tuple[Warning_, ...] = ()
-    own_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,24 @@ class PreparedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entered:
+    """What the first try of a boundary wrote; a repeat says the same of it (W2).
+
+    Attributes:
+        first_offset, last_offset: of the rows that came with the call, the answer's included; 0 where there are none.
+    """
+
+    first_offset: int = 0
+    last_offset: int = 0
+    last_usage: Usage | None = None
+    usage_counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Remembered:
     """What a repeat of the request id finds: nothing decided yet, or a decision to give again (W2)."""
 
-    own_from: int
+    entered: _Entered
     decided: Decided | None = None
 
 
@@ -130,12 +144,8 @@ class _Boundary:
     policy: Policy
     limits: Limits
     tools: Tools
-    own_from: int
+    entered: _Entered
     warnings: list[Warning_]
-    last_usage: Usage | None = None
-    usage_counted: bool = False
-    first_offset: int = 0
-    last_offset: int = 0
 
 
 def prepare_request(services: Services, caller: Caller, request: Prepare) -> PreparedRequest:
@@ -174,7 +184,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
                 outcome = FoldOutcome(skip=decision.skip)
                 now = _Measured(exact, known, report)
                 return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
-            draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.own_from)))
+            draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.entered)))
             before = live.transcript_size()
         outcome = run_fold(
             services, live,
@@ -214,16 +224,17 @@ def _boundary(
     tools, new = tools_of(services, session, request.shape)
     if new:
         draft.know_tools(tools)
-    own_from = seen.own_from if seen else session.next_offset
-    return _Boundary(request, policy, limits, tools, own_from, list(warnings))
+    entered = seen.entered if seen else _Entered()
+    return _Boundary(request, policy, limits, tools, entered, list(warnings))
 
 
 def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence[NewRow]) -> None:
     """Takes the previous answer, the run and the new rows, and counts the boundary (§3.1, L4, L5)."""
     request = boundary.request
+    usage, counted = None, False
     if request.previous_answer is not None:
         recorded = record(draft, request.previous_answer)
-        boundary.last_usage, boundary.usage_counted = recorded.usage, recorded.counted
+        usage, counted = recorded.usage, recorded.counted
         boundary.warnings += [w for w in recorded.warnings if w not in draft.warnings]
     asked = opening(
         draft.session, request.run_id, supersede=request.supersede_open_run, now=draft.now, ttl=boundary.policy.run_ttl
@@ -232,7 +243,9 @@ def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence
         _refuse_closed(services, draft, request.run_id)
     if asked.closes is not None:
         _supersede(draft, asked.closes, request.run_id, expired=asked.expired)
-    boundary.first_offset, boundary.last_offset = draft.append(rows, request.run_id)
+    draft.append(rows, request.run_id)
+    first, last = (draft.rows[0].offset, draft.rows[-1].offset) if draft.rows else (0, 0)
+    boundary.entered = _Entered(first, last, usage, counted)
     if asked.opens:
         _open(services, draft, request.run_id)
     run = draft.session.open_run
@@ -352,7 +365,9 @@ def _answer(
             model=known.model, window=limits.ceiling, media_tokens=draft.session.media_tokens, first_bounded=position,
         )
     )  # fmt: skip
-    content = content_of(services, live, draft, request.reply, boundary.own_from, bound.texts)
+    entered = boundary.entered
+    own = own_rows(entered.first_offset, entered.last_offset)
+    content = content_of(services, live, draft, request.reply, own, bound.texts)
     decided = Decided(
         revision=draft.session.revision,
         prepare_id=prepare_id,
@@ -365,16 +380,15 @@ def _answer(
         fold_pending=False,
         stable_prefix_rows=stable,
         failure=outcome.failure,
-        last_usage=boundary.last_usage,
-        usage_counted=boundary.usage_counted,
-        first_offset=boundary.first_offset,
-        last_offset=boundary.last_offset,
+        last_usage=entered.last_usage,
+        usage_counted=entered.usage_counted,
+        first_offset=entered.first_offset,
+        last_offset=entered.last_offset,
         warnings=(*boundary.warnings, *draft.warnings, *content.warnings),
-        own_from=boundary.own_from,
     )
     # A request that was too large or skipped its fold is measured again when it is repeated (W2).
     again = action is Action.TOO_LARGE or outcome.skip is not None
-    remembered = _Remembered(boundary.own_from, None if again else decided)
+    remembered = _Remembered(entered, None if again else decided)
     draft.commit(remember(services, caller, request.request_id, remembered))
     return PreparedRequest(decided, content)
 
@@ -438,4 +452,5 @@ def _first_bounded(live: LiveSession, draft: Draft, results: tuple[BoundedResult
 def _content_again(services: Services, live: LiveSession, request: Prepare, decided: Decided) -> Content:
     """The rows of a repeated answer: those of its revision, with the texts it shortened."""
     texts = {b.offset: b.text for b in decided.bounded}
-    return content_of(services, live, None, request.reply, decided.own_from, texts, revision=decided.revision)
+    own = own_rows(decided.first_offset, decided.last_offset)
+    return content_of(services, live, None, request.reply, own, texts, revision=decided.revision)

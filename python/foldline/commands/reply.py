@@ -53,28 +53,33 @@ class Content:
     warnings: tuple[Warning_, ...] = ()
 
 
+def own_rows(first: int, last: int) -> range:
+    """Offsets of the rows that came with a call; 0 and 0 for none."""
+    return range(first, last + 1) if first else range(0)
+
+
 def content_of(
-    services: Services, live: LiveSession, draft: Draft | None, reply: Reply, own_from: int, texts: Mapping[int, str],
+    services: Services, live: LiveSession, draft: Draft | None, reply: Reply, own: range, texts: Mapping[int, str],
     revision: int | None = None,
 ) -> Content:  # fmt: skip
     """The content of an answer, of the draft's transcript or of an earlier ``revision``.
 
     Args:
-        own_from: rows from this offset on came with the call itself: the host has their bodies.
+        own: offsets of the rows that came with the call itself: the host has their bodies.
         texts: shortened results by offset; they are put into rendered JSON only (api.md).
     """
     if reply.mode is ReplyMode.NONE:
         return Content()
     session = draft.session if draft else live.session
     if reply.mode is ReplyMode.EDITS:
-        fast = _appended_only(live, draft, reply, own_from)
+        fast = _appended_only(live, draft, reply, own)
         if fast is not None:
             return fast
     offsets = _offsets(services, live, draft, revision)
     if reply.mode is ReplyMode.EDITS:
         before, reason = _known(services, live, reply)
         if before is not None:
-            return _splices(services, live, draft, changes(before, offsets), own_from)
+            return _splices(services, live, draft, changes(before, offsets), own)
         behind = (Warning_(WarningCode.HOST_BEHIND, reason),)
         return Content(rows=tuple(_rows(services, live, draft, offsets)), warnings=behind)
     rows = _rows(services, live, draft, offsets)
@@ -84,11 +89,11 @@ def content_of(
     return Content(rendered=rendered.json, warnings=rendered.warnings)
 
 
-def _appended_only(live: LiveSession, draft: Draft | None, reply: Reply, own_from: int) -> Content | None:
+def _appended_only(live: LiveSession, draft: Draft | None, reply: Reply, own: range) -> Content | None:
     """The hot path: the host knows the list as it was before its own rows, and those stand at its end."""
     if draft is None or reply.known_revision != live.session.revision:
         return None
-    if any(r.place is not None or r.offset < own_from for r in draft.rows):
+    if any(r.place is not None or r.offset not in own for r in draft.rows):
         return None
     if not draft.rows:
         return Content(splices=())
@@ -129,11 +134,11 @@ def _known(services: Services, live: LiveSession, reply: Reply) -> tuple[list[in
 
 
 def _splices(
-    services: Services, live: LiveSession, draft: Draft | None, found: Sequence[Change], own_from: int
+    services: Services, live: LiveSession, draft: Draft | None, found: Sequence[Change], own: range
 ) -> Content:
     splices = []
     for change in found:
-        if all(o >= own_from for o in change.inserted):
+        if all(o in own for o in change.inserted):
             splices.append(Splice(change.position, change.deleted, offsets=change.inserted))
         else:
             rows = tuple(_rows(services, live, draft, change.inserted))
