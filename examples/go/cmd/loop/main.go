@@ -26,6 +26,7 @@ type report struct {
 	Folds        int      `json:"folds"`
 	Offline      int      `json:"offline"`
 	Replayed     int      `json:"replayed"`
+	Reloads      int      `json:"reloads"`
 	Compacted    string   `json:"compacted"`
 	Search       search   `json:"search"`
 	Verified     bool     `json:"verified"`
@@ -106,7 +107,8 @@ func play(ctx context.Context, agent *host.Host, given flags, made *report) erro
 	if err := agent.Settle(patient); err != nil {
 		return err
 	}
-	made.Replayed, made.Revision = agent.Replayed(), agent.Replica().Revision
+	made.Folds, made.Replayed, made.Reloads = agent.Folds(), agent.Replayed(), agent.Reloads()
+	made.Revision = agent.Replica().Revision
 	if given.dump != "" {
 		if err := dump(given.dump, appended, agent.Replica().Rows); err != nil {
 			return err
@@ -131,19 +133,18 @@ func loop(ctx context.Context, agent *host.Host, given flags, made *report) ([]*
 			return nil, err
 		}
 		made.Requests++
-		said, usage := scripted.Answer(request.Rows)
-		time.Sleep(given.pace)
-		agent.Answer(said, usage)
-		appended, fresh = append(appended, said), scripted.Run(said)
 		where := "prepared"
 		if request.Prepared == nil {
 			made.Offline++
 			where = fmt.Sprintf("offline, %d queued", agent.Queued())
 		} else if request.Prepared.GetFold() != nil {
-			made.Folds++
 			where = "folded"
 		}
 		fmt.Fprintf(os.Stderr, "step %d %s\n", step+1, where)
+		said, usage := scripted.Answer(request.Rows)
+		time.Sleep(given.pace)
+		agent.Answer(said, usage)
+		appended, fresh = append(appended, said), scripted.Run(said)
 		if step+1 == given.steps*3/4 && request.Prepared != nil {
 			if err := compact(ctx, agent, made); err != nil {
 				return nil, err

@@ -52,6 +52,8 @@ type Host struct {
 	prepareID  string
 	last       *pb.RecordAnswerRequest
 	replayed   int
+	folds      int
+	reloads    int
 }
 
 // New makes a host. It does not wait for the sidecar.

@@ -120,6 +120,9 @@ func (h *Host) flush(ctx context.Context, options ...grpc.CallOption) (*pb.Prepa
 		if next.late {
 			h.replayed++
 		}
+		if prepared.GetFold() != nil {
+			h.folds++
+		}
 		h.prepareID, h.queue, newest = prepared.GetPrepareId(), h.queue[1:], prepared
 	}
 	return newest, nil
@@ -160,6 +163,7 @@ func (h *Host) reload(ctx context.Context, revision uint64, cause error) error {
 		return errors.Join(cause, err)
 	}
 	h.replica = Replica{Revision: revision, Rows: rows}
+	h.reloads++
 	return nil
 }
 
@@ -191,6 +195,12 @@ func (h *Host) Queued() int { return len(h.queue) }
 
 // Replayed counts the steps that the sidecar acknowledged after their model call was made.
 func (h *Host) Replayed() int { return h.replayed }
+
+// Folds counts the folds that acknowledged steps came back with.
+func (h *Host) Folds() int { return h.folds }
+
+// Reloads counts the times that splices did not lead to the list, which was then read whole.
+func (h *Host) Reloads() int { return h.reloads }
 
 // Replica is the list as of the last acknowledged Prepare.
 func (h *Host) Replica() Replica { return h.replica }
