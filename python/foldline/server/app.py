@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import os
-import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +28,7 @@ from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
 from foldline.memory.embed import MiniLm
 from foldline.memory.service import MemoryService
-from foldline.server import ENCODING, reflection, servicers
+from foldline.server import ENCODING, listening, reflection, servicers
 from foldline.server.chain import Chain
 from foldline.server.health import CORE, FOLDS, STORE, Readiness
 from foldline.server.pools import Pools
@@ -52,7 +48,6 @@ _HOT = (
 
 # The largest request that is refused with its size by us; gRPC itself refuses beyond, also with both sizes.
 _TAKEN_BEYOND_LIMIT = 4
-_MAX_SOCKET_PATH = 107
 PING_SECONDS = 5.0
 PURGE_SECONDS = 3600.0
 
@@ -114,7 +109,7 @@ class Server:
             interceptors=[Chain(self.pools, self.readiness, limit, config.server.max_wait)],
             options=[
                 *_OPTIONS,
-                ("grpc.max_receive_message_length", limit * _TAKEN_BEYOND_LIMIT),
+                ("grpc.max_receive_message_length", min(limit * _TAKEN_BEYOND_LIMIT, 2**31 - 1)),
                 ("grpc.max_send_message_length", limit),
             ],
         )
@@ -146,9 +141,9 @@ class Server:
         """
         addresses: list[str] = []
         if self.config.listen:
-            addresses.append(self._listen_tcp(self.config.listen))
+            addresses.append(listening.tcp(self._grpc, self.config.listen))
         if self.config.socket_path:
-            addresses += self._listen_unix(Path(self.config.socket_path).absolute())
+            addresses += listening.unix(self._grpc, self.config.socket_path, wanted=self.config.socket is not None)
         if not addresses:
             raise ConfigError("listen and socket are both empty: there is nothing to listen on")
         self.addresses = tuple(addresses)
@@ -201,45 +196,12 @@ class Server:
                     self.services.store.purge()
                     purged = time.monotonic()
             except FoldlineError as error:
+                if stopped.is_set():
+                    return
                 log.error("the store failed", reason=error.reason, exc_info=error)
                 self.readiness.set(STORE, error.reason not in (Reason.NOT_READY, Reason.STORE_CORRUPT))
             except Exception as error:
                 log.error("upkeep failed", exc_info=error)
-
-    def _listen_tcp(self, address: str) -> str:
-        host = address.rpartition(":")[0].strip("[]")
-        if not _loopback(host):
-            log.warning(
-                "listening beyond this machine without TLS or keys: whoever reaches the port reads and writes "
-                "every session; bind to 127.0.0.1 or use the Unix socket",
-                listen=address,
-            )  # fmt: skip
-        port = self._bind(address, "listen")
-        return f"{address.rpartition(':')[0]}:{port}"
-
-    def _listen_unix(self, path: Path) -> list[str]:
-        if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-            text = f"the socket path {path} has over {_MAX_SOCKET_PATH} bytes"
-            if self.config.socket is not None:
-                raise ConfigError(text)
-            log.warning(f"{text}: there is no Unix socket", socket=str(path))
-            return []
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _clear_stale(path)
-        # The mode of the file follows the process's mask; it is only ours at start, before any other thread writes.
-        before = os.umask(0o177)
-        try:
-            self._bind(f"unix:{path}", "socket")
-        finally:
-            os.umask(before)
-        return [f"unix:{path}"]
-
-    def _bind(self, address: str, key: str) -> int:
-        try:
-            port: int = self._grpc.add_insecure_port(address)
-        except RuntimeError:
-            raise ConfigError(f"{key} is {address}: it cannot be listened on; is it taken?") from None
-        return port
 
 
 def _request_kinds(services: Iterable[str]) -> Iterator[type[Message]]:
@@ -247,33 +209,6 @@ def _request_kinds(services: Iterable[str]) -> Iterator[type[Message]]:
     for name in services:
         for method in pool.FindServiceByName(name).methods:
             yield GetMessageClass(method.input_type)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _clear_stale(path: Path) -> None:
-    """Removes a socket that nobody answers; anything else in the way is refused."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"socket is {path}, which exists and is no socket")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            raise ConfigError(f"socket is {path}, which cannot be probed: {error.strerror}") from None
-    raise ConfigError(f"socket is {path}, which another process answers")
 
 
 def _until(done: Callable[[], bool], seconds: float) -> bool:

@@ -15,11 +15,15 @@ from foldline.v1 import (
     compaction_service_pb2,
     event_pb2,
     event_service_pb2,
+    policy_pb2,
     session_pb2,
 )
 from foldline.v1 import session_service_pb2 as pb
+from google.protobuf import descriptor_pool
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message_factory import GetMessageClass
 
-from tests.support.requests import answer, append, assistant, create, prepare, user
+from tests.support.requests import answer, append, assistant, create, prepare, raw, user
 from tests.support.server import Client, refused, running_server, served_process
 
 
@@ -207,6 +211,72 @@ class TestRepeats:
         one = create("ordered", labels={"a": "1", "b": "2"}, request_id="labels")
         two = create("ordered", labels={"b": "2", "a": "1"}, request_id="labels")
         assert client.session.CreateSession(one) == client.session.CreateSession(two)
+
+
+RAW = {"raw": {"format": "FORMAT_OPENAI_CHAT", "json": "W10="}}
+ANNOUNCED: dict[str, dict[str, Any]] = {
+    "SessionService/ForkSession": {"session_id": "s"},
+    "CompactionService/AttachSession": {"sequence": 1, "open": {"session_id": "s"}},
+    "CompactionService/SaveCheckpoint": {"session_id": "s", "description": "d"},
+    "CompactionService/ListCheckpoints": {"session_id": "s"},
+    "CompactionService/GetCheckpoint": {"session_id": "s", "checkpoint_id": "c"},
+    "CompactionService/CompactTranscript": {
+        "session_id": "s",
+        "transcript": {"input": {"raw": {"format": 1, "json": "W10="}}},
+    },
+    "CompactionService/CommitProjection": {"session_id": "s", "projection_id": "p"},
+    "CompactionService/AbortProjection": {"session_id": "s", "projection_id": "p"},
+    "CompactionService/BoundResults": {"results": [{"call_id": "c", "text": ""}], "limit_bytes": 9},
+    "CuratorService/Curate": {"sequence": 1, "register": {"role": "CURATOR_ROLE_CURATOR"}},
+    "MemoryService/GetMemory": {"session_id": "s", "offset": 1},
+    "MemoryService/EnumerateScope": {"session_id": "s"},
+    "MemoryService/DropScope": {"session_id": "s"},
+    "ToolService/ListAgentTools": {"session_id": "s", "format": "FORMAT_OPENAI_CHAT"},
+    "ToolService/CallAgentTool": {"session_id": "s", "name": "memory_search", "arguments_json": "{}"},
+}
+"""RPCs that are not served yet, with a valid request each."""
+
+
+class TestAdmin:
+    @pytest.mark.parametrize("rpc", ANNOUNCED)
+    def test_what_is_announced_answers_not_yet_and_says_what_it_will_do(self, client: Client, rpc: str) -> None:
+        service, method = rpc.split("/")
+        stub = getattr(client, service.removesuffix("Service").lower())
+        kind = GetMessageClass(descriptor_pool.Default().FindMethodByName(f"foldline.v1.{service}.{method}").input_type)
+        request = ParseDict(ANNOUNCED[rpc], kind())
+        found = refused(getattr(stub, method), iter([request]) if method in ("AttachSession", "Curate") else request)
+        assert (found.code, found.reason) == ("UNIMPLEMENTED", "NOT_YET")
+        assert found.metadata["method"] == method
+        assert found.metadata["will"] in found.message
+
+    def test_the_server_names_what_it_announces(self, client: Client) -> None:
+        info = client.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest()).server
+        assert list(info.not_yet) == sorted(ANNOUNCED)
+
+    def test_a_transcript_sent_along_is_announced_too(self, client: Client) -> None:
+        request = compaction_service_pb2.CheckPressureRequest(session_id="s")
+        request.transcript.input.CopyFrom(raw(user("hello")))
+        found = refused(client.compaction.CheckPressure, request)
+        assert (found.reason, found.metadata["method"]) == ("NOT_YET", "CheckPressure")
+
+    def test_settings_are_told_with_their_origin(self, tmp_path: Path) -> None:
+        settings = {"server.max_calls": 9, "policy.retention.turns": 7}
+        with running_server(tmp_path, settings) as client:
+            found = client.admin.GetEffectiveConfig(admin_service_pb2.GetEffectiveConfigRequest())
+        told = {e.key: (e.value, e.origin) for e in found.entries}
+        assert told["server.max_calls"] == ("9", "--set server.max_calls")
+        assert told["store.synchronous"] == ("FULL", "default")
+        assert found.policy.values.retention.turns == 7
+        assert found.policy.origins["retention.turns"] == policy_pb2.POLICY_LAYER_CONFIG
+        assert found.policy.origins["retention.messages"] == policy_pb2.POLICY_LAYER_BUILT_IN
+
+    def test_a_catalog_file_adds_models(self, tmp_path: Path) -> None:
+        (tmp_path / "models.json").write_text('{"house-model": {"context_window": 5000, "type": "anthropic"}}')
+        with running_server(tmp_path, {"catalog": str(tmp_path / "models.json")}) as client:
+            models = client.admin.ListModels(admin_service_pb2.ListModelsRequest()).models
+        found = {m.model.model: m.context_window for m in models}
+        assert found["house-model"] == 5000
+        assert found["gpt-4o"] == 128_000
 
 
 class TestWatch:

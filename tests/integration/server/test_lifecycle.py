@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from foldline.config import ConfigError
 from foldline.domain.errors import StoreLocked
+from foldline.domain.folding import SummaryRequest, SummaryResult
 from foldline.server import app
-from foldline.v1 import event_service_pb2
+from foldline.summarize.extractive import ExtractiveSummarizer
+from foldline.v1 import compaction_service_pb2, event_pb2, event_service_pb2
 from foldline.v1 import session_service_pb2 as pb
 from grpc_reflection.v1alpha import reflection_pb2
 
-from tests.support.requests import append, create, user
+from tests.support.requests import append, assistant, create, user
 from tests.support.server import (
     Client,
     Process,
@@ -132,6 +137,34 @@ class TestRefusalsToStart:
             assert client.serving() == "SERVING"
 
 
+class Waiting:
+    """Extractive summaries, once they are let go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.source = ExtractiveSummarizer(lambda text: len(text) // 4)
+
+    def summarize(self, request: SummaryRequest) -> SummaryResult:
+        self.go_on.wait(30)
+        return self.source.summarize(request)
+
+
+@contextlib.contextmanager
+def folding(folder: Path, source: Waiting) -> Iterator[tuple[app.Server, Any]]:
+    """A server in the middle of a manual fold, and the stream of its caller."""
+    with started(folder, summarizer=source) as server, Client(server.addresses[0]) as client:
+        server.ready()
+        client.session.CreateSession(create("s"))
+        turns = [m for n in range(12) for m in (user(f"question {n} " * 60), assistant(f"answer {n} " * 60))]
+        client.session.AppendRows(append("s", *turns))
+        fold = client.compaction.CompactSession(compaction_service_pb2.CompactSessionRequest(session_id="s"))
+        next(fold)
+        try:
+            yield server, fold
+        finally:
+            source.go_on.set()
+
+
 class TestDrain:
     def test_sigterm_ends_an_idle_server_with_0_and_its_socket_is_gone(self, tmp_path: Path) -> None:
         with served_process(tmp_path) as server:
@@ -151,6 +184,33 @@ class TestDrain:
                 list(watch)
             assert refusal_of(caught.value).reason == "NOT_READY"
             assert server.wait() == 0
+
+    def test_a_call_under_way_is_answered(self, tmp_path: Path) -> None:
+        source = Waiting()
+        with folding(tmp_path, source) as (server, fold):
+            stopped: list[bool] = []
+            stop = threading.Thread(target=lambda: stopped.append(server.stop(grace=20)))
+            stop.start()
+            source.go_on.set()
+            assert list(fold)[-1].HasField("record")
+            stop.join()
+            assert stopped == [True]
+
+    def test_one_that_outlives_its_grace_is_cut_off_and_ended_at_the_next_start(self, tmp_path: Path) -> None:
+        """V10, §13: every started fold has its end in the log."""
+        source = Waiting()
+        with folding(tmp_path, source) as (server, fold):
+            assert server.stop(grace=0.1) is False
+            with pytest.raises(grpc.RpcError):
+                list(fold)
+            source.go_on.set()
+        with running_server(tmp_path) as client:
+            events = client.event.ListEvents(event_service_pb2.ListEventsRequest(session_id="s")).events
+            assert [e.kind for e in events][-2:] == [
+                event_pb2.EVENT_KIND_COMPACTION_STARTED,
+                event_pb2.EVENT_KIND_COMPACTION_FAILED,
+            ]
+            assert client.session.VerifySession(pb.VerifySessionRequest(session_id="s")).ok
 
     def test_health_says_not_serving_while_calls_are_still_taken(self, tmp_path: Path) -> None:
         with served_process(tmp_path, "--set", "server.drain_delay=1.5") as server:

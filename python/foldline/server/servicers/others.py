@@ -42,6 +42,8 @@ from foldline.v1 import (
     admin_pb2,
     admin_service_pb2,
     admin_service_pb2_grpc,
+    compaction_service_pb2,
+    curator_service_pb2,
     curator_service_pb2_grpc,
     estimate_service_pb2,
     estimate_service_pb2_grpc,
@@ -50,6 +52,8 @@ from foldline.v1 import (
     memory_pb2,
     memory_service_pb2,
     memory_service_pb2_grpc,
+    session_service_pb2,
+    tool_service_pb2,
     tool_service_pb2_grpc,
 )
 
@@ -190,7 +194,7 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
                 store=settings.store, embedder=settings.embedder, encodings=_core.encodings(),
                 formats=[FORMATS.wire(f) for f in Format if _served(f)],
                 max_request_bytes=settings.max_message_bytes, max_response_bytes=settings.max_message_bytes,
-                not_yet=sorted(NOT_YET),
+                not_yet=_announced(),
             )
         )  # fmt: skip
 
@@ -212,6 +216,15 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
             models=[wire_model_info(ref, info) for ref, info in part],
             next_page_token=page_token(request, start + size) if more else "",
         )
+
+
+def _announced() -> list[str]:
+    """RPCs that answer NOT_YET, as ``Service/Method``."""
+    files = (
+        compaction_service_pb2, curator_service_pb2, memory_service_pb2, session_service_pb2, tool_service_pb2,
+    )  # fmt: skip
+    services = [s for file in files for s in file.DESCRIPTOR.services_by_name.values()]
+    return sorted(f"{s.name}/{m.name}" for s in services for m in s.methods if m.name in NOT_YET)
 
 
 def _served(fmt: Format) -> bool:
