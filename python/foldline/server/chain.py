@@ -139,7 +139,7 @@ class Chain(grpc.ServerInterceptor):
             )
             self._fail(Call(context, method, self._readiness, self._max_wait), error, 0)
 
-        return _rebuilt(handler, _on(self._pools.always, refuse))
+        return _rebuilt(handler, _on(self._pools.refusals, refuse))
 
     def _unary(
         self,

@@ -1,8 +1,8 @@
 """Threads that serve calls, with a bound on what may run and wait.
 
 A threaded gRPC server queues without bound, so calls are counted here and refused (OVERLOADED) before they queue.
-Streams hold a thread for as long as their client reads and have a pool of their own; so has what must answer under any
-load: health checks and the refusals themselves.
+Streams hold a thread for as long as their client reads and have a pool of their own; so have health checks, which must
+be answered under any load, and the refusals themselves, which wait for the end of the requests that they refuse.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class Pools:
     def __init__(self, settings: Server) -> None:
         self.calls = CallPool("call", settings.workers, settings.max_calls)
         self.streams = CallPool("stream", settings.max_streams, settings.max_streams)
-        self.always = CallPool("health", 2, 2**31)
+        self.health = CallPool("health", 2, 2**31)
+        self.refusals = CallPool("refusal", 2, 2**31)
 
     def of(self, method: str, streams: bool) -> CallPool:
         """The pool that serves a method, by its full name and whether it streams either way."""
         if method.startswith("/grpc.health."):
-            return self.always
+            return self.health
         return self.streams if streams else self.calls
 
     def busy(self) -> int:
@@ -72,5 +73,5 @@ class Pools:
 
     def shutdown(self) -> None:
         """Takes no more calls; does not wait for those that run."""
-        for pool in (self.calls, self.streams, self.always):
+        for pool in (self.calls, self.streams, self.health, self.refusals):
             pool.shutdown(wait=False, cancel_futures=True)

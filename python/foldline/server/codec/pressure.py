@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foldline.commands.measuring import RequestShape
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
+from foldline.domain.models import COUNT_MAX
 from foldline.domain.pressure import PressureReport, Signal
 from foldline.server.codec.basics import enum_map, model_ref
 from foldline.v1 import compaction_service_pb2, pressure_pb2
@@ -16,7 +17,7 @@ SUPPRESSIONS = enum_map(pressure_pb2.Suppression, Suppression, "SUPPRESSION")
 
 def shape_of(value: compaction_service_pb2.RequestShape) -> RequestShape:
     def given(name: str) -> int | None:
-        return getattr(value, name) if value.HasField(name) else None  # type: ignore[arg-type]
+        return min(getattr(value, name), COUNT_MAX) if value.HasField(name) else None  # type: ignore[arg-type]
 
     tools = value.WhichOneof("tools")
     return RequestShape(
