@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from foldline.commands.draft import Draft
 from foldline.commands.live import LiveSession
+from foldline.commands.render_transcript import RenderedTranscript
 from foldline.commands.services import WEIGHTED_BYTES, Services
 from foldline.domain.enums import ReadingSource, RowKind
 from foldline.domain.errors import FoldlineError, Reason
@@ -40,12 +41,17 @@ class RequestShape:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Exact readings of the request at hand, or exact ones carried over a fold (source ANCHORED)."""
+    """Exact readings of the request at hand, or exact ones carried over a fold (source ANCHORED).
+
+    Attributes:
+        rendered: the request whose bytes these are, where the renderer lowered it: what is sent if nothing changes.
+    """
 
     tokens: int | None = None
     bytes: int | None = None
     tokens_source: ReadingSource = ReadingSource.EXACT
     bytes_source: ReadingSource = ReadingSource.EXACT
+    rendered: RenderedTranscript | None = None
 
     def shifted(self, tokens: int, size: int) -> Exact:
         """After rows were removed and added: exact - removed + added (4.1)."""

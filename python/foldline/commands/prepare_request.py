@@ -367,7 +367,7 @@ def _answer(
     )  # fmt: skip
     entered = boundary.entered
     own = own_rows(entered.first_offset, entered.last_offset)
-    content = content_of(services, live, draft, request.reply, own, bound.texts)
+    content = content_of(services, live, draft, request.reply, own, bound.texts, rendered=exact.rendered)
     decided = Decided(
         revision=draft.session.revision,
         prepare_id=prepare_id,

@@ -9,7 +9,7 @@ from foldline.commands.draft import Draft
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import Exact, RequestShape
-from foldline.commands.render_transcript import render_rows
+from foldline.commands.render_transcript import RenderedTranscript, render_rows
 from foldline.commands.services import Services
 from foldline.domain.changes import replace
 from foldline.domain.enums import Format, ReadingSource, ReplyMode, RowKind, WarningCode
@@ -60,13 +60,14 @@ def own_rows(first: int, last: int) -> range:
 
 def content_of(
     services: Services, live: LiveSession, draft: Draft | None, reply: Reply, own: range, texts: Mapping[int, str],
-    revision: int | None = None,
+    revision: int | None = None, rendered: RenderedTranscript | None = None,
 ) -> Content:  # fmt: skip
     """The content of an answer, of the draft's transcript or of an earlier ``revision``.
 
     Args:
         own: offsets of the rows that came with the call itself: the host has their bodies.
         texts: shortened results by offset; they are put into rendered JSON only (api.md).
+        rendered: the very same request, where it was lowered for its bytes.
     """
     if reply.mode is ReplyMode.NONE:
         return Content()
@@ -75,6 +76,8 @@ def content_of(
         fast = _appended_only(live, draft, reply, own)
         if fast is not None:
             return fast
+    if reply.mode is ReplyMode.WHOLE and rendered is not None:
+        return Content(rendered=rendered.json, warnings=rendered.warnings)
     offsets = _offsets(services, live, draft, revision)
     if reply.mode is ReplyMode.EDITS:
         before, reason = _known(services, live, reply)
@@ -85,8 +88,8 @@ def content_of(
     rows = _rows(services, live, draft, offsets)
     if reply.format is None:
         return Content(rows=tuple(rows))
-    rendered = render_rows(services, session, rows, reply.format, texts)
-    return Content(rendered=rendered.json, warnings=rendered.warnings)
+    lowered = render_rows(services, session, rows, reply.format, texts)
+    return Content(rendered=lowered.json, warnings=lowered.warnings)
 
 
 def _appended_only(live: LiveSession, draft: Draft | None, reply: Reply, own: range) -> Content | None:
@@ -189,7 +192,8 @@ def exact_of(
         return exact
     rows = _rows(services, draft.live, draft, _offsets(services, draft.live, draft, None))
     rendered = render_rows(services, draft.session, rows, reply.format, bounded)
-    return replace(exact, bytes=len(rendered.json) + tools.bytes, bytes_source=ReadingSource.EXACT)
+    size = len(rendered.json) + tools.bytes
+    return replace(exact, bytes=size, bytes_source=ReadingSource.EXACT, rendered=rendered)
 
 
 @dataclass(frozen=True, slots=True)
