@@ -128,16 +128,16 @@ def _axis(sizes: list[int], budget: int, smallest: int, before: int | None) -> _
     capped = [_at_most(size, before) for size in sizes]
     if sum(capped) <= budget:
         return _Axis(before, True)
-    shares = water_fill(capped, max(0, budget), smallest)
+    shares = water_fill(capped, budget, smallest) if budget >= 0 else None
     if shares is None:
         return _Axis(smallest if before is None else min(smallest, before), False)
-    needed = min((share for share, size in zip(shares, capped, strict=True) if share < size), default=0)
+    needed = min(share for share, size in zip(shares, capped, strict=True) if share < size)
     if before is None:
-        return _Axis(needed, budget >= 0)
+        return _Axis(needed, True)
     share = before
     while share > needed:
         share = max(share * SHRINK[0] // SHRINK[1], smallest)
-    return _Axis(share, budget >= 0)
+    return _Axis(share, True)
 
 
 def _head_bytes(tokens: int | None, before: Share, encoding: str, factor: float) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from foldline.domain.changes import replace
 from foldline.domain.enums import Format, ModelType
-from foldline.domain.models import Prices, Usage
+from foldline.domain.models import COUNT_MAX, Prices, Usage
 
 _ANTHROPIC_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _OLLAMA = ("prompt_eval_count", "eval_count")
@@ -100,7 +100,7 @@ def _read(model_type: ModelType, usage: Mapping[str, Any]) -> _Counts:
         return _Counts(_optional(usage, "prompt_eval_count"), _optional(usage, "eval_count"))
     if any(key in usage for key in _ANTHROPIC_CACHE) or "iterations" in usage:
         return _anthropic(usage)
-    if "input_tokens_details" in usage or "output_tokens_details" in usage or model_type != ModelType.ANTHROPIC:
+    if "input_tokens_details" in usage or model_type != ModelType.ANTHROPIC:
         return _openai_responses(usage)
     return _anthropic(usage)
 
@@ -177,11 +177,13 @@ def _part(usage: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _optional(usage: Mapping[str, Any], key: str) -> int | None:
     value = usage.get(key)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        return None
+    return int(min(value, COUNT_MAX))
 
 
 def _sum(*parts: int | None) -> int | None:
     """Of the parts that are known; None where the first, the main count, is not."""
     if parts[0] is None:
         return None
-    return sum(part or 0 for part in parts)
+    return min(sum(part or 0 for part in parts), COUNT_MAX)

@@ -1,7 +1,7 @@
 """§9: shares, steps, what does not fit, and the shortened text."""
 
 import pytest
-from foldline._core import OMISSION, count_tokens, weighted_tokens
+from foldline._core import OMISSION, count_tokens, measure_rows, weighted_tokens
 from foldline.domain.enums import BoundingCut
 from foldline.domain.policy import Bounding, Policy
 from foldline.domain.pressure import Limits
@@ -11,8 +11,10 @@ from foldline.domain.rows import (
     ImageBlock,
     StructuredBlock,
     TextBlock,
+    ToolResultRow,
     TranscriptBlock,
     VideoBlock,
+    encode_body,
 )
 from foldline.domain.session import Share
 from foldline.engine.bounding import BoundableResult, plan, shorten, text_of
@@ -56,6 +58,19 @@ def test_b1_both_axes_bind() -> None:
     assert found is not None
     assert found.share == Share(bytes=20_000, tokens=4_900)
     assert found.offsets == (1, 2)
+    assert (found.limit, found.by_bytes) == (40_000, True)
+
+
+def test_b3_the_limit_named_is_the_one_that_was_exceeded() -> None:
+    found = plan(results((8_000, 30_000)), rest_tokens=4_000, rest_bytes=10_000, **ARGUMENTS)
+    assert found is not None
+    assert (found.limit, found.by_bytes, found.share.bytes) == (9_000, False, None)
+
+
+def test_b1_a_result_of_exactly_its_share_stays_whole() -> None:
+    found = plan(results((2_750, 9), (6_000, 9)), rest_tokens=3_500, rest_bytes=0, **ARGUMENTS)
+    assert found is not None
+    assert (found.share.tokens, found.offsets) == (2_750, (2,))
 
 
 def test_b1_the_token_axis_is_in_raw_tokens() -> None:
@@ -109,6 +124,9 @@ def test_b9_a_share_shrinks_in_steps() -> None:
     found = plan(more, rest_tokens=1_800, rest_bytes=0, previous=before, **ARGUMENTS)
     assert found is not None
     assert found.share == Share(tokens=1_500)  # 1800 is needed
+    exactly = plan(more, rest_tokens=3_000, rest_bytes=0, previous=before, **ARGUMENTS)
+    assert exactly is not None
+    assert exactly.share == Share(tokens=1_500)  # and not a step below
     less = plan(more, rest_tokens=3_800, rest_bytes=0, previous=found.share, **ARGUMENTS)
     assert less is not None
     assert less.share == Share(tokens=1_125)  # 1300 is needed
@@ -197,6 +215,14 @@ def test_b1_b2_dense_text_stays_within_every_limit(name: str, text: str, share: 
         assert len(found.encode()) <= share.head_bytes
 
 
+@pytest.mark.parametrize("call_id", ["c", "call_" + "7" * 60])
+def test_b1_a_share_of_bytes_is_used_up(call_id: str) -> None:
+    """Less would waste room, more would not fit: the row's envelope and its call id are in the share."""
+    text, _ = shorten("x" * 90_000, Share(bytes=3_000), call_id=call_id, name="", policy=POLICY)
+    ((_, size),) = measure_rows([encode_body(ToolResultRow(call_id, (TextBlock(text),)))], None)
+    assert 2_990 <= size <= 3_000
+
+
 def test_b2_media_are_named_by_type() -> None:
     content = (
         TextBlock("before"),
@@ -221,4 +247,5 @@ def test_b2_media_are_named_by_type() -> None:
 def test_b2_a_hostile_name_does_not_break_the_marker() -> None:
     text, _ = shorten(TEXT, Share(bytes=600), call_id="c" * 900 + "\n]", name='a"\\\n' * 300, policy=POLICY)
     assert text.count("[result of") == 1
+    assert not set('"\\\n') & set(text.split("[result of")[1])
     assert text.endswith("read_result reads the rest]")

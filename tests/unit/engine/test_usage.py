@@ -37,6 +37,10 @@ SHAPES: list[tuple[str, ModelType, dict[str, Any], tuple[int | None, int | None,
     ("anthropic with null cache fields", ANTHROPIC,
      {"input_tokens": 12, "cache_read_input_tokens": None, "cache_creation_input_tokens": None, "output_tokens": 1},
      (12, 1, None)),
+    ("a reported zero is a number", OPENAI,
+     {"prompt_tokens": 5, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}, (5, 0, 0)),
+    ("openai responses' shape from an anthropic entry", ANTHROPIC,
+     {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 90}, "output_tokens": 5}, (100, 5, 90)),
     ("anthropic's shape from an entry of another type", OPENAI,
      {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 0, "output_tokens": 5},
      (100, 5, 90)),
@@ -118,7 +122,8 @@ def test_4_2_cost_by_catalog_prices_and_unset_without() -> None:
     assert (priced.cost, priced.currency) == (pytest.approx((2_000 * 2 + 8_000 * 0.5 + 100 * 8) / 1e6), "EUR")
     bare = normalize(OPENAI, raw).usage
     assert (bare.cost, bare.currency) == (None, "")
-    assert normalize(OPENAI, {"prompt_tokens": 10}, Prices(1, 1, 1)).usage.cost is None
+    without_output = normalize(OPENAI, {"prompt_tokens": 10}, Prices(1, 1, 1)).usage
+    assert (without_output.cost, without_output.currency) == (None, "")
 
 
 BODIES: list[tuple[Format, ModelType, dict[str, Any], int | None]] = [
