@@ -108,9 +108,9 @@ def read_row(
 
 
 def list_revisions(
-    services: Services, caller: Caller, session_id: str, after: int, limit: int
+    services: Services, caller: Caller, session_id: str, before: int | None, limit: int
 ) -> tuple[list[Rewrite], int, int | None]:
-    """Folds, edits and restores by revision after ``after`` (-1 for all), the current revision, where to go on.
+    """Folds, edits and restores newest first, below revision ``before``, the current revision, where to go on.
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND.
@@ -118,6 +118,6 @@ def list_revisions(
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
             session = live.session
-        found = services.store.rewrites(session.key, after, limit + 1)
+        found = services.store.newest_rewrites(session.key, before, limit + 1)
         following = found[limit - 1].revision if len(found) > limit else None
         return found[:limit], session.revision, following

@@ -16,7 +16,7 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, RefusalKind, RunOutcome, StopReason, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
-from foldline.domain.models import Factor, ModelInfo, Usage
+from foldline.domain.models import COUNT_MAX, Factor, ModelInfo, Usage
 from foldline.domain.rows import AssistantRow, ModelRef, NewRow, ToolCallBlock
 from foldline.domain.session import Prepared, Session
 from foldline.engine import cadence, factor, refusals, usage
@@ -298,7 +298,7 @@ def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
 
 def _sum(total: Usage, one: Usage) -> Usage:
     def plus(a: int | None, b: int | None) -> int | None:
-        return None if a is None and b is None else (a or 0) + (b or 0)
+        return None if a is None and b is None else min((a or 0) + (b or 0), COUNT_MAX)
 
     cost = None if total.cost is None and one.cost is None else (total.cost or 0.0) + (one.cost or 0.0)
     return Usage(

@@ -171,6 +171,9 @@ class StoreReads(Protocol):
     def rewrites(self, key: int, after: int, limit: int) -> list[Rewrite]:
         """Rewrites by revision, after ``after`` (-1 for all); the first is the creation."""
 
+    def newest_rewrites(self, key: int, before: int | None, limit: int) -> list[Rewrite]:
+        """Rewrites newest first, of revisions below ``before``, from the newest on without one."""
+
     def export_session(self, key: int) -> Archive:
         """Everything of a session, read from one snapshot."""
 

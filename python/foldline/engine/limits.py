@@ -45,7 +45,7 @@ def limits(policy: Policy, info: ModelInfo, reserve: int | None = None) -> Limit
         input_budget=min(info.context_window - kept_free, ceiling),
         reserve=kept_free,
         body_cap=cap,
-        byte_limit=None if cap is None else int(policy.byte_fraction * cap),
+        byte_limit=None if cap is None else min(int(policy.byte_fraction * cap), cap),
     )
 
 

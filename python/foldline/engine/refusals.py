@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from foldline.domain.enums import RefusalKind
+from foldline.domain.models import COUNT_MAX
 
 READ_BYTES = 16_384
 """More of a body than this is not read: errors are short, and what follows may be the prompt."""
+_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,14 @@ def _context(found: re.Match[str], text: str) -> Classified:
 
 def _field(text: str, name: str) -> int | None:
     found = re.search(rf'"{name}" *: *(\d+)', text)
-    return int(found[1]) if found else None
+    return _number(found[1]) if found else None
 
 
 def _number(digits: str | None) -> int | None:
-    return None if digits is None else int(digits.replace(",", "").replace("_", ""))
+    if digits is None:
+        return None
+    plain = digits.replace(",", "").replace("_", "")
+    return min(int(plain), COUNT_MAX) if len(plain) <= _DIGITS else COUNT_MAX
 
 
 def _readable(body: bytes) -> str:
@@ -169,7 +174,7 @@ def _strings(value: Any, depth: int) -> list[str]:
         nested = value.strip().startswith(("{", "["))
         try:
             return [value, *(_strings(json.loads(value), depth + 1) if nested else [])]
-        except ValueError:
+        except (ValueError, RecursionError):
             return [value]
     if isinstance(value, dict):
         return [part for item in value.values() for part in _strings(item, depth + 1)]

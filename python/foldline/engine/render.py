@@ -7,7 +7,8 @@ row is waiting for its continuation and gets no ENDS_ON_ASSISTANT.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from foldline.domain.arrangement import (
@@ -105,7 +106,6 @@ class _Arranger:
         self.callers = dict(archived) | {_identity(r): r for r in self.rows if isinstance(r.body, AssistantRow)}
         self.items: list[Item] = []
         self.used: set[str] = set()
-        self.paused: set[int] = set()
 
     def arrange(self) -> Arrangement:
         batches, attached = self._batches()
@@ -159,8 +159,6 @@ class _Arranger:
             body = batch.row.body
             assert isinstance(body, AssistantRow)
             offsets = (batch.row.offset,)
-            if batch.continued_by is None and is_paused(body):
-                self.paused.add(len(self.items))
             self.items.append(AssistantItem(offsets, batch.row, body.content, names, continues=at != position))
             if calls:
                 self._results(batch, calls, names)
@@ -245,17 +243,32 @@ class _Arranger:
         return f"[Late {what} of the call {call.name} ({body.call_id}) with the arguments {arguments}:]"
 
     def _drop_open_server_calls(self) -> None:
-        """A server call that was never continued is left out once anything follows it (R5)."""
+        """A server call that no row of its message answers is left out once anything follows the message (R5)."""
         last = max((i for i, item in enumerate(self.items) if not isinstance(item, SystemItem)), default=0)
         kept: list[Item] = []
-        for index, item in enumerate(self.items):
-            if index in self.paused and index < last and isinstance(item, AssistantItem):
-                content = _without_open_server_calls(item.content)
-                if content:
-                    kept.append(replace(item, content=content))
-            else:
-                kept.append(item)
+        for start, end in self._messages():
+            message = self.items[start:end]
+            said = [i for i in message if isinstance(i, AssistantItem)]
+            if any(_waits(i.row) for i in said) and end <= last:
+                done = {b.call_id for i in said for b in i.content if isinstance(b, ServerToolBlock) and b.result}
+                message = _without_open_server_calls(message, done)
+            kept += message
         self.items = kept
+
+    def _messages(self) -> Iterator[tuple[int, int]]:
+        """Items as ranges: an assistant row with what continues it and the results in between is one."""
+        start = 0
+        for index, item in enumerate(self.items):
+            goes_on = isinstance(item, AssistantItem) and item.continues
+            if index > start and not goes_on and not (isinstance(item, ResultsItem) and self._continued_after(index)):
+                yield start, index
+                start = index
+        if self.items:
+            yield start, len(self.items)
+
+    def _continued_after(self, index: int) -> bool:
+        following = self.items[index + 1] if index + 1 < len(self.items) else None
+        return isinstance(following, AssistantItem) and following.continues
 
     def _with_first_user(self) -> list[Item]:
         first = next((i for i, item in enumerate(self.items) if not isinstance(item, SystemItem)), None)
@@ -307,9 +320,23 @@ def _standing(given: Sequence[tuple[int, Row]]) -> list[tuple[int, Row]]:
     return inside
 
 
-def _without_open_server_calls(content: Sequence[ContentBlock]) -> tuple[ContentBlock, ...]:
-    """Blocks less server calls without a result; reasoning that would then end the message led to them and goes too."""
-    done = {b.call_id for b in content if isinstance(b, ServerToolBlock) and b.result}
+def _without_open_server_calls(message: Sequence[Item], done: AbstractSet[str]) -> list[Item]:
+    """A message less its server calls that are not ``done``; an item that held nothing else goes whole."""
+    kept: list[Item] = []
+    begun = False
+    for item in message:
+        if isinstance(item, AssistantItem):
+            content = _without_calls(item.content, done)
+            if not content:
+                continue
+            item = replace(item, content=content, continues=item.continues and begun)
+            begun = True
+        kept.append(item)
+    return kept
+
+
+def _without_calls(content: Sequence[ContentBlock], done: AbstractSet[str]) -> tuple[ContentBlock, ...]:
+    """Blocks less open server calls; reasoning that would then end the row led to them and goes too."""
     left = [b for b in content if not (isinstance(b, ServerToolBlock) and not b.result and b.call_id not in done)]
     if len(left) == len(content):
         return tuple(content)

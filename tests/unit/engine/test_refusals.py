@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from foldline.domain.enums import RefusalKind
+from foldline.domain.models import COUNT_MAX
 from foldline.engine.refusals import classify
 
 FIXTURES = Path(__file__).parents[2] / "data" / "refusals"
@@ -67,3 +68,10 @@ def test_4_4_a_body_that_is_no_json_is_read_as_text(body: bytes) -> None:
 def test_4_4_a_prompt_echoed_far_behind_the_error_is_not_read() -> None:
     body = b'{"error": "bad field", "input": "' + b"x" * 70_000 + b' prompt is too long"}'
     assert classify(400, body).kind == RefusalKind.INVALID_REQUEST
+
+
+def test_xb15_a_count_of_thousands_of_digits_is_held_to_what_the_contract_can_say() -> None:
+    body = f"maximum context length is {'9' * 5000} tokens, however you requested {'9' * 21} tokens"
+    found = classify(400, body.encode())
+    assert found.kind is RefusalKind.CONTEXT_EXCEEDED
+    assert (found.named_tokens, found.named_limit) == (COUNT_MAX, COUNT_MAX)

@@ -227,6 +227,34 @@ def test_a_server_call_never_continued_is_left_out_once_anything_follows() -> No
     assert item.content == (TextBlock("let me look"),)
 
 
+def test_xc18_a_server_call_that_its_continuation_does_not_answer_is_left_out() -> None:
+    host = paused()
+    host.prepare("r1")
+    host.answer(host.call(call_id="a"))
+    host.result("a")
+    arrangement = arranged(host)
+    assert shape(arrangement) == "U1 A2 A3 R[4]"
+    first, second = arrangement.items[1:3]
+    assert isinstance(first, AssistantItem)
+    assert isinstance(second, AssistantItem)
+    assert SEARCH not in first.content
+    assert second.continues
+
+
+def test_xc18_a_continuation_of_a_row_that_is_left_out_stands_for_itself() -> None:
+    host = Host()
+    host.user()
+    host.prepare("r1")
+    host.answer(SEARCH, stop=StopReason.PAUSED)
+    host.answer(TextBlock("nothing to search"))
+    host.user(run_id="r1")
+    arrangement = arranged(host)
+    assert shape(arrangement) == "U1 A3 U4"
+    item = arrangement.items[1]
+    assert isinstance(item, AssistantItem)
+    assert not item.continues
+
+
 def test_an_assistant_row_of_nothing_else_is_left_out_with_it() -> None:
     host = Host()
     host.user()

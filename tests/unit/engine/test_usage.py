@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from foldline.domain.enums import Format, ModelType
-from foldline.domain.models import Prices, Usage
+from foldline.domain.models import COUNT_MAX, Prices, Usage
 from foldline.engine.usage import NormalizedUsage, from_response, normalize
 
 OPENAI, ANTHROPIC, GOOGLE, OTHER = ModelType.OPENAI, ModelType.ANTHROPIC, ModelType.GOOGLE, ModelType.OTHER
@@ -152,3 +152,9 @@ def test_4_3_a_response_whose_own_tools_ran_sums_its_inner_calls() -> None:
     own = {"output": [{"type": "function_call"}, {"type": "reasoning"}], "usage": usage}
     assert from_response(Format.OPENAI_RESPONSES, ran, OPENAI).aggregated  # type: ignore[union-attr]
     assert not from_response(Format.OPENAI_RESPONSES, own, OPENAI).aggregated  # type: ignore[union-attr]
+
+
+def test_4_3_absurd_counts_are_held_to_what_the_contract_can_say() -> None:
+    used = {"input_tokens": 1e30, "cache_read_input_tokens": 2**63, "output_tokens": 2**70}
+    found = normalize(ANTHROPIC, used).usage
+    assert (found.input_tokens, found.output_tokens) == (COUNT_MAX, COUNT_MAX)

@@ -120,6 +120,16 @@ class SqliteReads:
             ).fetchall()
         return [_rewrite(row) for row in rows]
 
+    def newest_rewrites(self, key: int, before: int | None, limit: int) -> list[Rewrite]:
+        """Rewrites newest first, of revisions below ``before``, from the newest on without one."""
+        last = 2**63 - 1 if before is None else before
+        with self._reading() as db:
+            rows = db.execute(
+                f"SELECT {_REWRITE} FROM rewrite WHERE session_key = ? AND revision < ? ORDER BY revision DESC LIMIT ?",
+                (key, last, limit),
+            ).fetchall()
+        return [_rewrite(row) for row in rows]
+
     # What is kept beside the rows
 
     def find_calls(self, key: int, call_id: str) -> list[CallUpdate]:
