@@ -137,9 +137,7 @@ class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
                 continue
             cursor = event.seq
             if not wanted or EVENTS.wire(event.kind) in wanted:
-                yield event_service_pb2.WatchEventsResponse(
-                    event=wire_event(event, request.session_id), cursor=cursor
-                )
+                yield event_service_pb2.WatchEventsResponse(event=wire_event(event, request.session_id), cursor=cursor)
 
 
 class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServicer):
