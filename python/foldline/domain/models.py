@@ -8,8 +8,8 @@ from foldline.domain.enums import ModelType
 from foldline.domain.rows import ModelRef
 
 DEFAULT_WINDOW = 256_000
-COUNT_MAX = 2**62
-"""Above every real count of tokens or bytes. What others state is held under it, so that sums of two fit 64 bits."""
+COUNT_MAX = 2**53
+"""Above every real count of tokens or bytes. What others state is held to it, so that sums and multiples fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
-from foldline.domain.models import ModelInfo, Prices, Usage
+from foldline.domain.models import COUNT_MAX, ModelInfo, Prices, Usage
 from foldline.domain.rows import ModelRef
 from foldline.v1 import model_pb2, warning_pb2
 
@@ -85,12 +85,11 @@ def wire_model(value: ModelRef) -> model_pb2.ModelRef | None:
 
 
 def usage_of(value: model_pb2.Usage) -> Usage:
-    def given(name: str) -> Any:
-        return getattr(value, name) if value.HasField(name) else None  # type: ignore[arg-type]
+    def given(name: str) -> int | None:
+        return min(getattr(value, name), COUNT_MAX) if value.HasField(name) else None  # type: ignore[arg-type]
 
-    return Usage(
-        given("input_tokens"), given("output_tokens"), given("cached_input_tokens"), given("cost"), value.currency
-    )
+    cost = value.cost if value.HasField("cost") else None
+    return Usage(given("input_tokens"), given("output_tokens"), given("cached_input_tokens"), cost, value.currency)
 
 
 def wire_usage(value: Usage | None, *, aggregated: bool = False) -> model_pb2.Usage | None:
