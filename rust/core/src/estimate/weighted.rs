@@ -8,7 +8,8 @@
 //! | an ASCII digit | 40 |
 //! | a run of at least 24 ASCII letters and digits with small, capital and digit among them (base64, hashes) | 60 each |
 //! | ASCII punctuation (JSON, code) | 55 each |
-//! | one space | 0; two or more white-space characters in a row, or a line end | 100 for the run |
+//! | one space between others | 0 |
+//! | a longer run of ASCII white space, or one that is no space | 100 for the run |
 //! | Han, kana, Hangul | 110 each |
 //! | other letters of two bytes (Latin with accents, Greek, Cyrillic, Hebrew, Arabic) | 45 each |
 //! | all else outside ASCII | 60 for each byte past the first |
