@@ -161,23 +161,21 @@ def _readable(body: bytes) -> str:
     """The body's text with errors that are nested as JSON inside JSON strings laid bare (OpenRouter's ``raw``)."""
     text = body[:READ_BYTES].decode("utf-8", errors="replace")
     try:
-        parts = _strings(json.loads(text), 0)
+        parts = _strings(json.loads(text))
     except (ValueError, RecursionError):
         parts = []
     return " ".join(" ".join([text, *parts]).split())
 
 
-def _strings(value: Any, depth: int) -> list[str]:
-    if depth > 8:
-        return []
+def _strings(value: Any) -> list[str]:
     if isinstance(value, str):
         nested = value.strip().startswith(("{", "["))
         try:
-            return [value, *(_strings(json.loads(value), depth + 1) if nested else [])]
+            return [value, *(_strings(json.loads(value)) if nested else [])]
         except (ValueError, RecursionError):
             return [value]
     if isinstance(value, dict):
-        return [part for item in value.values() for part in _strings(item, depth + 1)]
+        return [part for item in value.values() for part in _strings(item)]
     if isinstance(value, list):
-        return [part for item in value for part in _strings(item, depth + 1)]
+        return [part for item in value for part in _strings(item)]
     return []

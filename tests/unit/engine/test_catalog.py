@@ -105,6 +105,11 @@ def test_4_2_cached_input_costs_as_input_unless_it_is_priced() -> None:
     assert catalog.lookup(ModelRef("", "m")).prices == Prices(2.0, 2.0, 8.0, "EUR")
 
 
+def test_4_2_what_costs_nothing_may_say_so() -> None:
+    catalog = Catalog.from_json({"m": {"prices": {"input": 0, "output": 0.0}}})
+    assert catalog.lookup(ModelRef("", "m")).prices == Prices(0.0, 0.0, 0.0)
+
+
 def test_4_2_a_catalog_laid_over_another_wins_by_id() -> None:
     over = Catalog.from_json({"gpt-4o": {"context_window": 1_000}, "default": {"context_window": 2_000}})
     both = DEFAULT_CATALOG.overlaid(over)
