@@ -47,6 +47,28 @@ def test_an_update_changes_what_its_mask_names(client: Client, name: str) -> Non
     assert not changed.HasField("min_progress")
 
 
+def test_a_mask_clears_what_it_names_and_the_policy_does_not_hold(client: Client, name: str) -> None:
+    """AIP-134: the whole policy, a group of knobs, the model."""
+    Host(client, name, target_fraction=0.4, retention=policy_pb2.RetentionPolicy(turns=7, messages=9))
+    request = session_service_pb2.UpdateSessionRequest(session_id=name)
+    request.policy.retention.turns = 2
+    request.update_mask.paths.append("policy.retention")
+    changed = client.session.UpdateSession(request).session.policy
+    assert (changed.target_fraction, changed.retention) == (0.4, policy_pb2.RetentionPolicy(turns=2))
+    request.update_mask.paths[:] = ["policy", "model"]
+    session = client.session.UpdateSession(request).session
+    assert session.policy == policy_pb2.Policy(retention=policy_pb2.RetentionPolicy(turns=2))
+    assert not session.model.model
+
+
+def test_a_mask_that_names_no_knob_is_refused(client: Client, name: str) -> None:
+    Host(client, name)
+    request = session_service_pb2.UpdateSessionRequest(session_id=name)
+    request.update_mask.paths.append("policy.retention.tuns")
+    refusal = refused(client.session.UpdateSession, request)
+    assert (refusal.reason, refusal.metadata["field"]) == ("FIELD_VALIDATION", "update_mask")
+
+
 def test_a_policy_that_cannot_hold_is_refused_whole(client: Client, name: str) -> None:
     """4.2: T <= 0 and reserve >= W, for the session's own model."""
     request = create(name)
@@ -64,6 +86,24 @@ def test_w3_a_stale_revision_is_aborted_with_both_numbers(client: Client, name: 
     refusal = refused(host.append, user("two"), expected_revision=0)
     assert (refusal.code, refusal.reason) == ("ABORTED", "REVISION_MISMATCH")
     assert (refusal.metadata["expected"], refusal.metadata["actual"]) == ("0", "1")
+
+
+def test_revisions_come_newest_first_page_by_page(client: Client, name: str) -> None:
+    host = Host(client, name)
+    for number in range(5):
+        offset = host.append(user(f"text {number}")).first_offset
+        client.session.EditRows(
+            session_service_pb2.EditRowsRequest(session_id=name, first_offset=offset, last_offset=offset)
+        )
+    request = session_service_pb2.ListRevisionsRequest(session_id=name, page_size=2)
+    found = []
+    while True:
+        page = client.session.ListRevisions(request)
+        found += [r.revision for r in page.revisions]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert found == [10, 8, 6, 4, 2, 0]
 
 
 def test_w6_sessions_page_by_label(client: Client, name: str) -> None:

@@ -12,6 +12,8 @@ from foldline.commands.render_transcript import render_transcript
 from foldline.commands.verify_session import verify_session
 from foldline.domain.enums import Ownership, RowView
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.policy import field_names
+from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
 from foldline.server.codec.basics import enum_map, invalid, model_ref, wire_warnings
 from foldline.server.codec.policy import effective, layer
@@ -256,14 +258,21 @@ def _changes(request: pb.UpdateSessionRequest) -> tuple[dict[str, Any] | None, d
             "update_mask", ",".join(sorted(unknown)), "policy, policy.<knob>, labels, model",
             f"update_mask names {sorted(unknown)}",
         )  # fmt: skip
-    given = policy or {}
-    knobs = [p.removeprefix("policy.") for p in paths if p.startswith("policy.")]
-    masked = dict(given) if "policy" in paths else {}
-    for knob in knobs:
-        inside = {k: v for k, v in given.items() if k == knob or k.startswith(knob + ".")}
-        masked.update(inside or {knob: None})
+    given, named = policy or {}, set[str]()
+    for path in paths:
+        if path.split(".")[0] == "policy":
+            named |= _knobs(path)
     return (
-        masked if "policy" in top else None,
+        {name: given.get(name) for name in named} if "policy" in top else None,
         dict(request.labels) if "labels" in top else None,
-        model if "model" in top else None,
+        (model or ModelRef()) if "model" in top else None,
     )
+
+
+def _knobs(path: str) -> set[str]:
+    """The knobs that a path of a mask names: all of them, those of a group, or one."""
+    knob = path.removeprefix("policy").removeprefix(".")
+    found = {n for n in field_names() if not knob or n == knob or n.startswith(knob + ".")}
+    if not found:
+        raise invalid("update_mask", path, "policy.<knob> with a knob of the policy", f"update_mask names {path}")
+    return found
