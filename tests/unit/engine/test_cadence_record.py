@@ -215,6 +215,12 @@ def test_l1_late_usage_of_the_last_request_counts() -> None:
     assert found.anchor == Anchor(680, 31, 640, MODEL)
 
 
+def test_l1_usage_that_comes_again_corrects_itself() -> None:
+    once, _ = answered(FULL, Usage(input_tokens=680))
+    twice, _ = answered(once, Usage(input_tokens=690))
+    assert (twice.count, twice.anchor) == (Reading(690, MODEL), Anchor(690, 31, 640, MODEL))
+
+
 def test_4_4_a_late_answer_does_not_clear_a_newer_fact() -> None:
     older = replace(PREPARED, boundary=10)
     found, _ = answered(cadence.did_not_fit(FULL, "bounded"), Usage(input_tokens=680), older)

@@ -60,7 +60,12 @@ def test_4_4_retry_after_is_kept_where_a_retry_helps() -> None:
     assert classify(413, b"", 3.0).retry_after is None
 
 
-@pytest.mark.parametrize("body", [b"\xff\xfe\x00", b"{", b"[" * 100_000, b'{"a":' * 50_000, b"null", b"12", b"[" * 8_000 + b"]" * 8_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff\xfe\x00", b"{", b"[" * 100_000, b'{"a":' * 50_000, b"null", b"12", b"[" * 8_000 + b"]" * 8_000,
+    ],
+)  # fmt: skip
 def test_4_4_a_body_that_is_no_json_is_read_as_text(body: bytes) -> None:
     assert classify(400, body).kind == RefusalKind.INVALID_REQUEST
 
