@@ -35,7 +35,7 @@ test-rust: ## The core's own tests
 	cargo test -q --locked -j 2 -p foldline-core
 
 test-go: build ## A client written only from the contract, in Go
-	cd examples/go && go vet ./... && go build -o /dev/null ./...
+	cd examples/go && test -z "$$(gofmt -l cmd internal)" && go vet ./... && go test ./...
 
 test-slow: build ## Every code point, crash campaigns and the other long suites
 	$(BIN)/pytest -m slow
