@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foldline.commands.check_pressure import pressure_of
 from foldline.commands.draft import Draft
-from foldline.commands.fold import FoldOutcome, FoldRequest, run_fold
+from foldline.commands.fold import FoldOutcome, FoldRequest, Progress, run_fold
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
@@ -38,9 +38,12 @@ class Compact:
 
 
 def compact_session(
-    services: Services, caller: Caller, compact: Compact, progress: Callable[[str, int, int], None]
+    services: Services, caller: Caller, compact: Compact, progress: Callable[[Progress], None]
 ) -> CompactionRecord:
-    """Folds now, whatever the measures and the cadence say; a running fold is waited for first (L2).
+    """Folds now, whatever the measures and the cadence say.
+
+    A fold that is already running is joined (L2): its record is the answer, unless instructions were given, which it
+    does not follow, or it fails; then a fold of its own comes after it.
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes before a running
@@ -56,6 +59,7 @@ def compact_session(
             request = FoldRequest(
                 decision=pressure.decision, policy=pressure.policy, limits=pressure.limits,
                 instructions=compact.instructions, progress=progress,
+                remember=lambda record: remember(services, caller, compact.request_id, record),
             )  # fmt: skip
             outcome = run_fold(services, live, request, wait=caller.left)
             if not outcome.joined:
@@ -65,16 +69,18 @@ def compact_session(
                     Reason.FOLD_IN_PROGRESS, "another fold of this session is still running",
                     fold_id=live.fold.fold_id if live.fold else "",
                 )  # fmt: skip
+            if outcome.record is not None and not compact.instructions:
+                _remember_joined(services, caller, live, compact, outcome.record)
+                break
         if outcome.record is None:
             raise _refusal(outcome)
-        _remember(services, caller, live, compact, outcome.record)
         return outcome.record
 
 
-def _remember(
+def _remember_joined(
     services: Services, caller: Caller, live: LiveSession, compact: Compact, record: CompactionRecord
 ) -> None:
-    # After a crash right here a repeat folds again, which then finds little or nothing to fold: no harm.
+    """Another caller's commit could not hold this request's id (W2); the call itself writes nothing else."""
     request = remember(services, caller, compact.request_id, record)
     if request is not None:
         with live.locked():

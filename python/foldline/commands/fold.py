@@ -43,7 +43,7 @@ from foldline.domain.folding import (
     to_ranges,
 )
 from foldline.domain.policy import Policy
-from foldline.domain.ports import Batch, Rewrite, StoredRow
+from foldline.domain.ports import Batch, Rewrite, StoredRequest, StoredRow
 from foldline.domain.pressure import Limits
 from foldline.domain.rows import CompactionSummaryRow, Row
 from foldline.domain.session import Session, SourceTotals
@@ -57,8 +57,21 @@ from foldline.engine.structure import analyze
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """A step of a fold: ``waiting`` for another caller's, ``planned``, ``summarizing``, ``summarized``, ``proven``."""
+
+    step: str
+    fold_id: str
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FoldRequest:
-    """What asks for a fold and by which limits it is planned. Tokens after the factor."""
+    """What asks for a fold and by which limits it is planned. Tokens after the factor.
+
+    Attributes:
+        remember: what to write with the fold so that a repeat of its request finds the record (W2).
+    """
 
     decision: Decision
     policy: Policy
@@ -66,12 +79,13 @@ class FoldRequest:
     tools_tokens: int = 0
     tools_bytes: int = 0
     instructions: str = ""
-    progress: Callable[[str, int, int], None] = field(default=lambda step, done, of: None)
+    progress: Callable[[Progress], None] = field(default=lambda step: None)
+    remember: Callable[[CompactionRecord], StoredRequest | None] = field(default=lambda record: None)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldOutcome:
-    """A committed record, or why there is none. ``joined`` says that another caller's fold was waited for."""
+    """A committed record, or why there is none. ``joined`` says that it is another caller's, which was waited for."""
 
     record: CompactionRecord | None = None
     skip: SkipReason | None = None
@@ -105,6 +119,7 @@ def run_fold(
     """
     with live.locked():
         if live.fold is not None:
+            request.progress(Progress("waiting", live.fold.fold_id))
             return _join(live, wait)
         begun = _begin(services, live, request)
         if isinstance(begun, FoldOutcome):
@@ -133,7 +148,7 @@ def _join(live: LiveSession, wait: Callable[[], float | None]) -> FoldOutcome:
         if left is not None and left <= 0:
             return FoldOutcome(skip=SkipReason.DEADLINE, joined=True)
         live.lock.wait(left)
-    return FoldOutcome(joined=True)
+    return FoldOutcome(running.record if running else None, joined=True)
 
 
 def _begin(services: Services, live: LiveSession, request: FoldRequest) -> _Attempt | FoldOutcome:
@@ -173,7 +188,7 @@ def _begin(services: Services, live: LiveSession, request: FoldRequest) -> _Atte
     )  # fmt: skip
     draft.commit()
     live.fold = fold
-    request.progress("planned", len(planned.discard), len(planned.discard) + len(planned.retain))
+    request.progress(Progress("planned", fold.fold_id, len(planned.discard)))
     return _Attempt(
         fold,
         snapshot,
@@ -238,7 +253,7 @@ def _summarize(services: Services, request: FoldRequest, attempt: _Attempt) -> S
     if source is not SummarySource.EXTRACTIVE:
         raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"summary.source is {source} and none is configured")
     earlier = [attempt.rows[o].body for o in planned.earlier]
-    request.progress("summarizing", 0, len(planned.source_rows))
+    request.progress(Progress("summarizing", attempt.fold.fold_id, len(planned.discard)))
     result = services.summarizer.summarize(
         SummaryRequest(
             rows=tuple(attempt.rows[o] for o in planned.source_rows),
@@ -250,7 +265,7 @@ def _summarize(services: Services, request: FoldRequest, attempt: _Attempt) -> S
             instructions="\n\n".join(filter(None, (policy.instructions, request.instructions))),
         )
     )
-    request.progress("summarized", len(planned.source_rows), len(planned.source_rows))
+    request.progress(Progress("summarized", attempt.fold.fold_id, len(planned.discard)))
     return result
 
 
@@ -326,7 +341,7 @@ def _commit(
         kind = _kind_of(failures)
         detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
         return _fail(services, live, request, attempt, kind, detail, checks=failures)
-    request.progress("proven", len(planned.discard), len(planned.discard))
+    request.progress(Progress("proven", attempt.fold.fold_id, len(planned.discard)))
     order = [rows[f.offset] for f in now.rows]
     gone = set(planned.discard)
     entries = services.memory.project(
@@ -366,6 +381,7 @@ def _commit(
         usage=summary.usage,
         memory_entries=len(entries),
         memory_dropped=session.memory_dropped,
+        results_indexed=policy.memory.index_tool_results,
     )
     state = replace(
         _folded(session, planned, rows),
@@ -391,13 +407,13 @@ def _commit(
         Batch(
             expected_revision=session.revision, session=state, rows=(summary_row,),
             rewrite=Rewrite(revision, RevisionKind.FOLD, session.revision, active, digest, services.clock(), record),
-            events=(event,), publish=() if session.memory_dropped else entries,
+            events=(event,), publish=() if session.memory_dropped else entries, request=request.remember(record),
         ),
     )  # fmt: skip
     live.session = state
     live.folded(gone, summary_row, planned.insert_before)
+    attempt.fold.record = record
     services.memory.wake()
-    request.progress("committed", len(planned.discard), len(planned.discard))
     return FoldOutcome(record)
 
 

@@ -11,6 +11,7 @@ import grpc
 
 from foldline.commands.check_pressure import check_pressure, plan_compaction
 from foldline.commands.compact_session import Compact, compact_session
+from foldline.commands.fold import Progress
 from foldline.commands.prepare_request import Prepare, PreparedRequest, prepare_request
 from foldline.commands.record_answer import finish_run, record_answer
 from foldline.commands.reply import Reply
@@ -30,6 +31,7 @@ from foldline.v1 import compaction_service_pb2_grpc as rpc
 ACTIONS = enum_map(compaction_pb2.Action, Action, "ACTION")
 REPLIES = enum_map(compaction_pb2.ReplyMode, ReplyMode, "REPLY_MODE")
 _PHASES = {
+    "waiting": compaction_pb2.PROGRESS_PHASE_WAITING,
     "planned": compaction_pb2.PROGRESS_PHASE_PLANNING,
     "summarizing": compaction_pb2.PROGRESS_PHASE_SUMMARIZING,
     "summarized": compaction_pb2.PROGRESS_PHASE_CHECKING,
@@ -82,6 +84,7 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
         pressure = check_pressure(
             self.services, caller_of(request, context, "CheckPressure"), request.session_id, shape_of(request.shape),
             layer(request.override),
+            request.known_revision if request.HasField("known_revision") else None,
         )  # fmt: skip
         return pb.CheckPressureResponse(
             pressure=wire_report(pressure.report), fold_due=pressure.decision.fold,
@@ -106,9 +109,12 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
         caller = caller_of(request, context, "CompactSession")
         told: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-        def progress(step: str, done: int, of: int) -> None:
-            if step in _PHASES:
-                told.put(compaction_pb2.Progress(phase=_PHASES[step], rows=of))
+        def progress(now: Progress) -> None:
+            told.put(
+                compaction_pb2.Progress(
+                    phase=_PHASES[now.step], fold_id=now.fold_id, joined=now.step == "waiting", rows=now.rows
+                )
+            )
 
         def work() -> None:
             compact = Compact(request.session_id, request.request_id, request.instructions)
