@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from foldline import _core
-from foldline.commands.draft import chained, commit, measured
+from foldline.commands.draft import chained, commit, measured, media_tokens
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.list_rows import to_row
@@ -22,11 +22,11 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Batch, Rewrite, StoredRow
-from foldline.domain.rows import CompactionSummaryRow
-from foldline.domain.session import Session
-from foldline.engine import appending, cadence
-from foldline.engine.lineage import folded_offsets, visible_ranges
-from foldline.engine.relisting import check_edit, relist
+from foldline.domain.rows import CompactionSummaryRow, Row, calls_of
+from foldline.domain.session import CallState, Session
+from foldline.engine import appending, cadence, ledger
+from foldline.engine.lineage import expand, folded_offsets, lineage, visible_ranges
+from foldline.engine.relisting import check_edit, open_folded, relist
 from foldline.engine.structure import analyze
 
 
@@ -79,17 +79,20 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
                 first_offset=edit.first_offset, last_offset=edit.last_offset,
             )  # fmt: skip
         removed = set(offsets[first : last + 1])
-        trimmed = replace(session, calls=tuple(c for c in session.calls if c.offset not in removed or c.folded))
+        # The rows take the place of others, in their run: they neither extend the open run's request nor its rounds.
+        trimmed = replace(
+            session, open_run=None, calls=tuple(c for c in session.calls if c.offset not in removed or c.folded)
+        )
         ids = appending.unknown_call_ids(trimmed, rows)
         history = {i: services.store.find_calls(session.key, i) for i in ids}
-        accepted = appending.accept(trimmed, rows, "", history)
+        accepted = appending.accept(trimmed, rows, before[first].run_id, history)
         revision = session.revision + 1
         new = measured(services, session, accepted.rows, revision, {})
         after = [*before[:first], *(to_row(r) for r in new), *before[last + 1 :]]
         units = [u.offsets for u in analyze(snapshot_of(services, session, stored, before)).units]
         check_edit(before, after, units, session)
         after_stored = [*stored[:first], *new, *stored[last + 1 :]]
-        changed = replace(accepted.session, cadence=cadence.edited(session.cadence))
+        changed = replace(accepted.session, open_run=session.open_run, cadence=cadence.edited(session.cadence))
         return _commit(
             services, caller, live, changed, stored, after_stored, new, RevisionKind.EDIT,
             parent=session.revision, request_id=edit.request_id, warnings=(*warnings, *accepted.warnings),
@@ -129,13 +132,8 @@ def restore_revision(
         require_revision(session, expected_revision)
         stored = services.store.read_rows(session.key, live.offsets())
         after = services.store.read_rows(session.key, services.store.active_offsets(session.key, revision))
-        tokens = sum(r.tokens for r in after)
-        changed = replace(
-            session,
-            cadence=cadence.restored(session.cadence, boundary=max(0, session.cadence.boundaries - 1), tokens=tokens),
-        )
         return _commit(
-            services, caller, live, changed, stored, after, [], RevisionKind.RESTORE, parent=revision,
+            services, caller, live, session, stored, after, [], RevisionKind.RESTORE, parent=revision,
             request_id=request_id, warnings=(),
         )  # fmt: skip
 
@@ -150,15 +148,23 @@ def _commit(
     rewrites = services.store.rewrites(session.key, -1, 1 << 30)
     folded = folded_offsets(rewrites, parent if kind is RevisionKind.RESTORE else session.revision)
     sizes = {r.offset: (r.tokens, r.bytes) for r in after}
-    relisted = relist(changed, [to_row(r) for r in before], [to_row(r) for r in after], folded, sizes, revision)
+    rows = [to_row(r) for r in after]
+    callers = _callers(services, session, rows, folded)
+    relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers)
     active = to_ranges(offsets)
     payload = [msgspec.json.encode(active)]
     if kind is RevisionKind.EDIT:
         payload.insert(0, _core.digest_rows([r.offset for r in new], [r.body for r in new]))
     digest = chained(session.digest, kind, *payload)
     state = replace(
-        relisted.session, revision=revision, digest=digest, rewrites=session.rewrites + 1
-    )  # fmt: skip
+        relisted.session,
+        revision=revision,
+        digest=digest,
+        rewrites=session.rewrites + 1,
+        media_tokens=media_tokens(r.body for r in rows),
+    )
+    if kind is RevisionKind.RESTORE:
+        state = _restored(services, state, rows, lineage(rewrites, parent), sum(r.tokens for r in after))
     answer = Relisting(
         revision, len(offsets), new[0].offset if new else 0, new[-1].offset if new else 0,
         relisted.closed.run_id if relisted.closed else "", tuple(warnings),
@@ -177,6 +183,40 @@ def _commit(
     live.session = state
     live.load((r.offset, r.kind, r.run_id, r.tokens, r.bytes) for r in after)
     return answer
+
+
+def _callers(
+    services: Services, session: Session, after: Sequence[Row], folded: set[int]
+) -> dict[tuple[int, str], CallState]:
+    """The calls of folded rows that wait for a result once ``after`` is the list."""
+    waiting = {(c.offset, c.call_id) for c in open_folded(services.store.calls(session.key), after, folded)}
+    rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))
+    return {
+        (r.offset, call.call_id): CallState(r.offset, call.call_id, call.name, r.run_id)
+        for r in rows
+        for call in calls_of(to_row(r).body)
+        if (r.offset, call.call_id) in waiting
+    }
+
+
+def _restored(
+    services: Services, state: Session, rows: Sequence[Row], folds: Sequence[Rewrite], tokens: int
+) -> Session:
+    """The cadence record (X2), and the open run's ledger as of the folds that are in effect again (F3)."""
+    record = cadence.restored(
+        state.cadence, boundary=max(0, state.cadence.boundaries - 1),
+        tokens=tokens - sum(r.tokens for r in state.superseded),
+    )  # fmt: skip
+    state, run = replace(state, cadence=record), state.open_run
+    if run is None:
+        return state
+    active, start = {r.offset for r in rows}, min(run.request, default=run.opened_offset)
+    records = [f.record for f in folds if f.record is not None and f.record.boundary >= run.opened_boundary]
+    gone = {o for record in records for o in expand(record.discarded) if o > start} - active
+    folded = [to_row(r) for r in services.store.read_rows(state.key, sorted(gone))]
+    made = ledger.calls_of_rounds([*folded, *rows], state.calls)
+    calls = [c for r in folded for c in made.get(r.offset, ())]
+    return replace(state, open_run=replace(run, ledger=ledger.merge((), calls)))
 
 
 def wait_for_barrier(live: LiveSession, caller: Caller) -> None:
