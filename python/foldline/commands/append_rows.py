@@ -36,8 +36,6 @@ class Appended:
 def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
     """Appends rows, all or none (R1); durable when this returns.
 
-    A session that has not been prepared yet counts imported assistant rows as boundaries (§1 boundary).
-
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, FORMAT_INVALID and what
             ``engine.appending.accept`` refuses.
@@ -50,10 +48,23 @@ def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
         require_revision(live.session, append.expected_revision)
         draft = Draft(services, live)
         first, last = draft.append(rows, append.run_id)
-        imported = sum(1 for r in draft.rows if r.kind == RowKind.ASSISTANT)
-        if imported and draft.session.last_prepared is None:
-            record = draft.session.cadence
-            draft.session = replace(draft.session, cadence=replace(record, boundaries=record.boundaries + imported))
+        count_imported(draft)
+        _show_life(draft)
         answer = Appended(draft.session.revision, first, last, (*warnings, *draft.warnings))
         draft.commit(remember(services, caller, append.request_id, answer))
         return answer
+
+
+def count_imported(draft: Draft) -> None:
+    """A session that was never prepared counts the draft's assistant rows as boundaries (§1 boundary)."""
+    imported = sum(1 for r in draft.rows if r.kind == RowKind.ASSISTANT)
+    if imported and draft.session.last_prepared is None:
+        record = draft.session.cadence
+        draft.session = replace(draft.session, cadence=replace(record, boundaries=record.boundaries + imported))
+
+
+def _show_life(draft: Draft) -> None:
+    """Rows of the open run end its idling (L4)."""
+    run = draft.session.open_run
+    if run is not None and any(r.run_id == run.run_id for r in draft.rows):
+        draft.session = replace(draft.session, open_run=replace(run, last_active=draft.now))

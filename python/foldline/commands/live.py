@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from foldline import _core
 from foldline.domain.enums import RowKind
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.folding import CompactionRecord
 from foldline.domain.ports import Store, StoredRow
 from foldline.domain.session import Session
 
@@ -22,10 +23,11 @@ _ROUND_KINDS = (RowKind.ASSISTANT, RowKind.TOOL_RESULT)
 
 @dataclass(slots=True)
 class FoldInProgress:
-    """A fold between its snapshot and its commit (L2)."""
+    """A fold between its snapshot and its commit (L2); ``record`` is for callers that wait for it."""
 
     fold_id: str
     cancelled: bool = False
+    record: CompactionRecord | None = None
 
 
 class LiveSession:
@@ -162,6 +164,14 @@ class LiveSession:
         tokens = self.ledger.total_tokens() - sum(r.tokens for r in self.session.superseded)
         size = self.ledger.total_bytes() - sum(r.bytes for r in self.session.superseded)
         return tokens, size
+
+    def last_of_other_kind(self, kind: RowKind) -> int:
+        """Offset of the last active row that is not of ``kind``; 0 where there is none."""
+        for position in range(len(self.ledger) - 1, -1, -1):
+            columns = self.ledger.slice(position, position + 1)
+            if columns[1][0] != kind:
+                return int(columns[0][0])
+        return 0
 
     def trailing_offsets(self) -> list[int]:
         """Offsets after the last assistant row, in list order, for finding a run's request (§1)."""

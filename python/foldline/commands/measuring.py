@@ -11,6 +11,7 @@ from foldline.commands.render_transcript import RenderedTranscript
 from foldline.commands.services import WEIGHTED_BYTES, Services
 from foldline.domain.enums import ReadingSource, RowKind
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.models import Factor
 from foldline.domain.ports import Tools
 from foldline.domain.pressure import Breakdown
 from foldline.domain.rows import ModelRef
@@ -18,6 +19,7 @@ from foldline.domain.session import Session
 from foldline.engine.pressure import Measurement
 
 NO_TOOLS = Tools("", 0, 0)
+BYTES_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,21 @@ class RequestShape:
     input_tokens: int | None = None
     overhead_bytes: int | None = None
     overhead_tokens: int | None = None
+
+    def beside_bytes(self, tools: Tools) -> int:
+        """Bytes of everything but the rows: the host's figure, else an estimate from its tokens, else the tools'."""
+        if self.overhead_bytes is not None:
+            return self.overhead_bytes
+        return max(tools.bytes, BYTES_A_TOKEN * (self.overhead_tokens or 0))
+
+    @property
+    def knows_bytes(self) -> bool:
+        """Whether ``beside_bytes`` is no estimate."""
+        return self.overhead_bytes is not None or self.overhead_tokens is None
+
+    def beside_tokens(self, tools: Tools, factor: Factor) -> int:
+        """Raw tokens of everything but the rows; the host's figure is divided by the factor it needs none of."""
+        return tools.tokens if self.overhead_tokens is None else round(self.overhead_tokens / factor.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +116,7 @@ def measurement(
         transcript_tokens=tokens,
         transcript_bytes=size,
         tools_tokens=tools.tokens,
-        tools_bytes=tools.bytes,
+        tools_bytes=shape.beside_bytes(tools),
         parts=_parts(draft, tools),
         exact_tokens=exact.tokens,
         exact_bytes=exact.bytes,

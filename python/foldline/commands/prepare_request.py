@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foldline.commands.append_rows import count_imported
 from foldline.commands.draft import Draft
 from foldline.commands.fold import FoldOutcome, FoldRequest, note_skip, run_fold
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -35,6 +36,7 @@ from foldline.domain.enums import (
     EventKind,
     FailureKind,
     ReadingSource,
+    ReplyMode,
     RowKind,
     RunOutcome,
     SkipReason,
@@ -42,12 +44,12 @@ from foldline.domain.enums import (
 )
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_
-from foldline.domain.folding import CompactionRecord
+from foldline.domain.folding import CompactionRecord, is_paused
 from foldline.domain.models import Usage
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
-from foldline.domain.rows import NewRow
+from foldline.domain.rows import AssistantRow, NewRow, calls_of
 from foldline.domain.session import OpenRun, Prepared
 from foldline.engine import cadence
 from foldline.engine.appending import mark_sent
@@ -172,7 +174,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
                 _enter(services, draft, boundary, rows)
             elif draft.session.open_run is None or draft.session.open_run.run_id != request.run_id:
                 require_open(draft.session, request.run_id)
-            exact = exact_of(services, draft, request.reply, boundary.limits, boundary.tools, exact)
+            exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             report = measure(known, draft.session.cadence, boundary.limits)
             decision = cadence.decide(
@@ -190,7 +192,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             services, live,
             FoldRequest(
                 decision=decision, policy=boundary.policy, limits=boundary.limits,
-                tools_tokens=report.parts.tools, tools_bytes=boundary.tools.bytes,
+                tools_tokens=report.parts.tools, tools_bytes=request.shape.beside_bytes(boundary.tools),
             ),
             wait=caller.left,
         )  # fmt: skip
@@ -202,7 +204,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             if outcome.joined:
                 boundary.warnings.append(Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for"))
             draft = Draft(services, live)
-            exact = exact_of(services, draft, request.reply, boundary.limits, boundary.tools, exact)
+            exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             now = _Measured(exact, known, measure(known, draft.session.cadence, boundary.limits))
             return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
@@ -244,6 +246,7 @@ def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence
     if asked.closes is not None:
         _supersede(draft, asked.closes, request.run_id, expired=asked.expired)
     draft.append(rows, request.run_id)
+    count_imported(draft)
     first, last = (draft.rows[0].offset, draft.rows[-1].offset) if draft.rows else (0, 0)
     boundary.entered = _Entered(first, last, usage, counted)
     if asked.opens:
@@ -321,10 +324,10 @@ def _answer(
     """Bounds, judges (L3), commits and answers."""
     request, limits = boundary.request, boundary.limits
     exact, known, report = measured.exact, measured.known, measured.report
-    bound = bound_results(services, draft, boundary.policy, limits, report)
+    bound = bound_results(services, draft, boundary.policy, limits, report, known.model)
     if bound.results:
         exact = exact.shifted(bound.tokens_saved * -1, bound.bytes_saved * -1)
-        exact = exact_of(services, draft, request.reply, limits, boundary.tools, exact, bounded=bound.texts)
+        exact = exact_of(services, draft, request.reply, limits, request.shape, boundary.tools, exact, bound.texts)
         report = measure(
             replace(
                 known, exact_tokens=exact.tokens, exact_bytes=exact.bytes, exact_source=exact.tokens_source,
@@ -345,7 +348,8 @@ def _answer(
             "rows, or use a model with a larger window", once=True, event=True,
         )  # fmt: skip
     _note_bounds(draft, boundary, bound, action, report.forecast_tokens)
-    if _ends_on_assistant(live, draft) and request.reply.format is None:
+    renders = request.reply.mode is ReplyMode.WHOLE and request.reply.format is not None
+    if not renders and _ends_on_assistant(services, live, draft):
         draft.warn(WarningCode.ENDS_ON_ASSISTANT, ENDS_ON_ASSISTANT)
     prepare_id = f"p-{uuid.uuid4().hex}"
     position = _first_bounded(live, draft, bound.results)
@@ -355,13 +359,15 @@ def _answer(
     run = draft.session.open_run
     assert run is not None
     tokens, _ = draft.size()
+    beside = request.shape.beside_tokens(boundary.tools, known.factor)
     draft.session = replace(draft.session, prepared_through=draft.session.next_offset - 1)
     draft.prepare(
         Prepared(
             prepare_id=prepare_id, run_id=run.run_id, revision=draft.session.revision,
             boundary=draft.session.cadence.boundaries - 1, rewrites=draft.session.rewrites,
             rows=len(live.ledger) + len(draft.rows), covered_tokens=tokens,
-            request_tokens=tokens + boundary.tools.tokens, request_bytes=report.body_bytes, bounded=bool(bound.results),
+            request_tokens=tokens - bound.tokens_saved + beside, request_bytes=report.body_bytes,
+            bounded=bool(bound.results),
             model=known.model, window=limits.ceiling, media_tokens=draft.session.media_tokens, first_bounded=position,
         )
     )  # fmt: skip
@@ -393,16 +399,17 @@ def _answer(
     return PreparedRequest(decided, content)
 
 
-def _ends_on_assistant(live: LiveSession, draft: Draft) -> bool:
-    """Whether the transcript ends on an assistant row whose calls all have results, or that makes none (R5)."""
-    if draft.rows:
-        last, kind = draft.rows[-1].offset, draft.rows[-1].kind
-    elif len(live.ledger):
-        columns = live.ledger.slice(len(live.ledger) - 1)
-        last, kind = columns[0][0], columns[1][0]
-    else:
+def _ends_on_assistant(services: Services, live: LiveSession, draft: Draft) -> bool:
+    """Whether what would be rendered ends on an assistant message, as ``engine.render`` says it (R5)."""
+    last = next((r for r in reversed(draft.rows) if r.kind != RowKind.SYSTEM), None)
+    if last is None:
+        offset = live.last_of_other_kind(RowKind.SYSTEM)
+        last = services.store.read_rows(draft.session.key, [offset])[0] if offset else None
+    if last is None or last.kind != RowKind.ASSISTANT:
         return False
-    return kind == RowKind.ASSISTANT and not any(c.offset == last and not c.answered for c in draft.session.calls)
+    body = to_row(last).body
+    # Calls end on their results or on placeholders, a paused row is still to be continued.
+    return isinstance(body, AssistantRow) and not calls_of(body) and not is_paused(body)
 
 
 def _judge(report: PressureReport, limits: Limits, *, folded: bool) -> tuple[Action, bool]:

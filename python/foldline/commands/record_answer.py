@@ -77,18 +77,21 @@ def record_answer(
 ) -> Recorded:
     """Records the outcome of a prepared request; durable when this returns.
 
+    Args:
+        run_id: empty for the run that the request was prepared for.
+
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, PREPARE_NOT_FOUND, RUN_NOT_OPEN, REQUEST_ID_REUSED, FORMAT_INVALID and what an
-            append refuses.
+        FoldlineError: SESSION_NOT_FOUND, PREPARE_NOT_FOUND, RUN_NOT_OPEN, FIELD_VALIDATION for a request of another
+            run, REQUEST_ID_REUSED, FORMAT_INVALID and what an append refuses.
     """
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
         found = repeated(services, caller, live.session.key, request_id)
         if found is not None:
             return answer_of(found, Recorded)
         draft = Draft(services, live)
-        if draft.session.open_run is None or draft.session.open_run.run_id != run_id:
+        if run_id and not _only_usage(outcome):
             require_open(draft.session, run_id)
-        recorded = record(draft, outcome)
+        recorded = record(draft, outcome, run_id)
         draft.commit(remember(services, caller, request_id, recorded))
         return recorded
 
@@ -117,16 +120,34 @@ def finish(draft: Draft, outcome: RunOutcome) -> None:
     draft.close_run(closed)
 
 
-def record(draft: Draft, outcome: Outcome) -> Recorded:
+def _only_usage(outcome: Outcome) -> bool:
+    """Whether an outcome only brings the usage of an answer, which may come when its run is closed (L1)."""
+    answer = outcome.answer
+    return answer is not None and answer.response is None and not answer.rows and outcome.finish is None
+
+
+def record(draft: Draft, outcome: Outcome, run_id: str = "") -> Recorded:
     """Puts an outcome into a draft; the caller commits.
 
+    Args:
+        run_id: the run that the request must have been prepared for, if one is named.
+
     Raises:
-        FoldlineError: PREPARE_NOT_FOUND, RUN_NOT_OPEN, FORMAT_INVALID and what an append refuses.
+        FoldlineError: PREPARE_NOT_FOUND, RUN_NOT_OPEN, FIELD_VALIDATION, FORMAT_INVALID and what an append refuses.
     """
     session, services = draft.session, draft.services
     prepared = _prepared(services, session, outcome.prepare_id)
-    run = require_open(session, prepared.run_id)
-    draft.session = replace(session, open_run=replace(run, last_active=draft.now))
+    if run_id and run_id != prepared.run_id:
+        raise FoldlineError(
+            Reason.FIELD_VALIDATION,
+            f"request {prepared.prepare_id} was prepared for run {prepared.run_id}, not {run_id}",
+            field="run_id", value=run_id, range=prepared.run_id,
+        )  # fmt: skip
+    run = session.open_run
+    if not _only_usage(outcome):
+        run = require_open(session, prepared.run_id)
+    if run is not None and run.run_id == prepared.run_id:
+        draft.session = replace(session, open_run=replace(run, last_active=draft.now))
     before = len(draft.warnings)
     recorded = Recorded(session.revision)
     if outcome.answer is not None:
@@ -138,7 +159,7 @@ def record(draft: Draft, outcome: Outcome) -> Recorded:
     return replace(
         recorded,
         revision=draft.session.revision,
-        run_closed=draft.session.open_run is None,
+        run_closed=draft.session.open_run is None or draft.session.open_run.run_id != prepared.run_id,
         warnings=(*recorded.warnings, *draft.warnings[before:]),
     )
 

@@ -33,11 +33,9 @@ def render_rows(
     Raises:
         FoldlineError: NOT_YET for a format that is not there yet.
     """
-    gone = {r.offset for r in session.superseded}
-    current = [r for r in rows if r.offset not in gone]
-    folded = services.store.read_rows(session.key, archived_calls(current))
+    folded = services.store.read_rows(session.key, archived_calls(rows))
     arrangement = arrange(
-        current, open_run=session.open_run, calls=session.calls, bounded=bounded or {},
+        rows, open_run=session.open_run, calls=session.calls, bounded=bounded or {},
         archived={r.offset: to_row(r) for r in folded},
     )  # fmt: skip
     rendered = services.formats.render(fmt, arrangement)

@@ -19,7 +19,7 @@ from foldline.domain.models import Factor
 from foldline.domain.policy import Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
-from foldline.domain.rows import Row, ToolResultRow, calls_of
+from foldline.domain.rows import ModelRef, Row, ToolResultRow, calls_of
 from foldline.engine import bounding, factor
 from foldline.engine.splices import Change, changes
 
@@ -179,11 +179,13 @@ def host_exact(services: Services, live: LiveSession, reply: Reply, shape: Reque
     now = live.offsets()
     added = live.size_of(set(now).difference(before))
     gone = services.store.read_rows(live.session.key, sorted(set(before).difference(now)))
-    return exact.shifted(added[0] - sum(r.tokens for r in gone), added[1] - sum(r.bytes for r in gone))
+    learned = services.factor(live.session.tenant, shape.model if shape.model.model else live.session.model)
+    tokens = round((added[0] - sum(r.tokens for r in gone)) * learned.value)
+    return exact.shifted(tokens, added[1] - sum(r.bytes for r in gone))
 
 
 def exact_of(
-    services: Services, draft: Draft, reply: Reply, limits: Limits, tools: Tools, exact: Exact,
+    services: Services, draft: Draft, reply: Reply, limits: Limits, shape: RequestShape, tools: Tools, exact: Exact,
     bounded: Mapping[int, str] | None = None,
 ) -> Exact:  # fmt: skip
     """Exact body bytes where the renderer lowers the request itself and the provider has a cap (P5)."""
@@ -192,8 +194,9 @@ def exact_of(
         return exact
     rows = _rows(services, draft.live, draft, _offsets(services, draft.live, draft, None))
     rendered = render_rows(services, draft.session, rows, reply.format, bounded)
-    size = len(rendered.json) + tools.bytes
-    return replace(exact, bytes=size, bytes_source=ReadingSource.EXACT, rendered=rendered)
+    size = len(rendered.json) + shape.beside_bytes(tools)
+    source = ReadingSource.EXACT if shape.knows_bytes else ReadingSource.ESTIMATED
+    return replace(exact, bytes=size, bytes_source=source, rendered=rendered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,9 @@ class Bounds:
     by_bytes: bool = False
 
 
-def bound_results(services: Services, draft: Draft, policy: Policy, limits: Limits, report: PressureReport) -> Bounds:
+def bound_results(
+    services: Services, draft: Draft, policy: Policy, limits: Limits, report: PressureReport, model: ModelRef
+) -> Bounds:
     """Shortens the run's own results, and others no request carried yet (B7), if the request is over a limit (§9)."""
     session, run = draft.session, draft.session.open_run
     over = report.forecast_tokens > limits.input_budget or (
@@ -226,7 +231,9 @@ def bound_results(services: Services, draft: Draft, policy: Policy, limits: Limi
     rows = {r.offset: r for r in [*stored, *(fresh[o] for o in sorted(own) if o in fresh)]}
     bodies = {o: body for o, r in rows.items() if isinstance(body := to_row(r).body, ToolResultRow)}
     known = Factor(session.model, report.factor)
+    # Rows are counted by the session's vocabulary, which may not be that of the model that is asked.
     encoding = services.encoding(session.model) or ""
+    encoding = encoding if services.encoding(model) == encoding else ""
     whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
     results = [bounding.BoundableResult(o, rows[o].tokens, rows[o].bytes) for o in bodies]
     # A rewrite since the last request left no prefix that a provider could have cached (B9).

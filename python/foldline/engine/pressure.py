@@ -19,7 +19,7 @@ class Measurement:
     Attributes:
         transcript_tokens, transcript_bytes: sums over the active rows, superseded system rows left out.
         tools_tokens, tools_bytes: of the tool definitions in sight.
-        parts: raw tokens by part.
+        parts: raw tokens by part; the report's tools are ``overhead_tokens`` where the host states them.
         exact_tokens, exact_bytes: of the whole request, tools included, as the host counted or the renderer lowered it;
             their sources are ANCHORED once something was removed from or added to what they describe (4.1).
         overhead_tokens, overhead_bytes: everything but the rows, for hosts that lower last; they replace the tools'.
@@ -81,6 +81,8 @@ def measure(m: Measurement, cadence: Cadence, limits: Limits) -> PressureReport:
         _fact(SignalKind.MANUAL, m.manual, TriggerClass.MANUAL),
     )
     scaled = {f.name: factors.apply(m.factor, getattr(m.parts, f.name)) for f in fields(Breakdown)}
+    if m.overhead_tokens is not None:
+        scaled["tools"] = m.overhead_tokens
     return PressureReport(
         limits=limits,
         signals=signals,

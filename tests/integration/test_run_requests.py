@@ -1,0 +1,169 @@
+"""Runs over gRPC: their requests, what a continued one takes over, when answers may still come (§1, L1-L5)."""
+
+from __future__ import annotations
+
+import time
+
+from foldline.v1 import compaction_pb2, compaction_service_pb2, event_pb2, policy_pb2, row_pb2, session_service_pb2
+from google.protobuf import duration_pb2
+
+from tests.integration.host import Host
+from tests.integration.test_boundaries import LONG, codes
+from tests.support.requests import assistant, calls, result, user
+from tests.support.server import Client, refused
+
+COMPLETED = compaction_pb2.RUN_OUTCOME_COMPLETED
+
+
+def kept(host: Host) -> list[str]:
+    return [r.WhichOneof("body") or "" for r in host.active()]
+
+
+def test_1_a_late_result_before_the_first_answer_is_part_of_the_request(client: Client, name: str) -> None:
+    """§1 request: it stays through every fold of the run, also of stage 2, though another run made the call."""
+    host = Host(client, name)
+    first = host.prepare("r1", user("start the job"))
+    steered = host.prepare("r1", user("never mind"), previous_answer=host.answer(first, calls("job")))
+    host.record("r1", host.answer(steered, assistant("It runs."), finish=COMPLETED))
+    host.prepare("r2", user("Fix it."))
+    late = host.append(result("job", "the job is done")).first_offset
+    prepared = host.prepare("r2")
+    for n in range(14):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r2", result(f"c{n}", f"output {n}: {LONG} {LONG}"), previous_answer=outcome)
+    assert host.get().totals.folds == 1
+    assert host.offsets()[0] == 5, "everything before the request has folded"
+    assert late in host.offsets()
+    assert host.verify().ok, host.verify().faults
+
+
+def test_1_a_continued_run_takes_over_the_request_and_its_user_rows(client: Client, name: str) -> None:
+    """§1 continued run, 4.4: every round folds, the newest too; request and steering stay."""
+    host = Host(client, name)
+    prepared = host.prepare("r1", user("Fix it."))
+    for n in range(4):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r1", result(f"c{n}", f"output {n}: {LONG}"), previous_answer=outcome)
+    prepared = host.prepare("r1", user("But not the tests."), previous_answer=host.answer(prepared, assistant("Ok.")))
+    host.refuse("r1", prepared.prepare_id, 413, "request_too_large")
+    again = host.prepare("r2")
+    assert again.action == compaction_pb2.ACTION_SEND_FOLDED
+    assert again.fold.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT
+    active = host.active()
+    assert [r.WhichOneof("body") for r in active] == ["user", "compaction_summary", "user"]
+    assert [r.user.content[0].text.text for r in active if r.HasField("user")] == ["Fix it.", "But not the tests."]
+    assert "Summary of the work done so far on the request above" in host.rendered()[1]["content"]
+    assert host.verify().ok, host.verify().faults
+
+
+def test_4_4_p6_does_not_act_inside_a_run(client: Client, name: str) -> None:
+    """P6: TOO_LARGE leaves the run open; the fact waits for the next whole check."""
+    host = Host(client, name)
+    prepared = host.prepare("big", user(f"Fix it. {LONG}"))
+    too_large = host.prepare(
+        "big", result("c", "output"), previous_answer=host.answer(prepared, calls("c")),
+        shape=compaction_service_pb2.RequestShape(input_tokens=3_100),
+    )  # fmt: skip
+    assert too_large.action == compaction_pb2.ACTION_TOO_LARGE
+    inside = host.prepare("big")
+    assert (inside.action, inside.HasField("fold")) == (compaction_pb2.ACTION_SEND, False)
+    assert host.get().cadence.did_not_fit == "too_large"
+    host.client.compaction.FinishRun(
+        compaction_service_pb2.FinishRunRequest(session_id=name, run_id="big", outcome=COMPLETED)
+    )
+    whole = host.prepare("next", user("Next."))
+    assert whole.fold.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT
+    assert kept(host) == ["compaction_summary", "user"], "no tail is kept"
+    assert host.get().cadence.did_not_fit == ""
+
+
+def test_l1_usage_may_come_when_its_run_is_closed(client: Client, name: str) -> None:
+    host = Host(client, name)
+    prepared = host.prepare("r1", user(LONG))
+    host.record("r1", host.answer(prepared, assistant("ok"), finish=COMPLETED))
+    usage = {"prompt_tokens": prepared.pressure_sent.forecast_tokens + 1}
+    recorded = host.record("r1", host.answer(prepared, usage=usage))
+    assert recorded.usage.counted
+    assert host.get().cadence.count_tokens == usage["prompt_tokens"]
+    assert refused(host.record, "r1", host.answer(prepared, assistant("more"))).reason == "RUN_NOT_OPEN"
+    assert refused(host.record, "r9", host.answer(prepared, usage=usage)).reason == "FIELD_VALIDATION"
+
+
+def test_l1_a_fold_between_request_and_answer_leaves_the_count_out(client: Client, name: str) -> None:
+    host = Host(client, name)
+    for n in range(6):
+        host.turn(f"r{n}", f"{n} {LONG}", LONG)
+    prepared = host.prepare("last", user("go"))
+    host.compact()
+    usage = {"prompt_tokens": prepared.pressure_sent.forecast_tokens}
+    recorded = host.record("last", host.answer(prepared, assistant("ok"), usage=usage))
+    assert not recorded.usage.counted
+    state = host.get().cadence
+    assert not state.HasField("count_tokens")
+    assert not state.HasField("anchor_tokens")
+
+
+def test_l1_appends_between_request_and_answer_leave_the_count(client: Client, name: str) -> None:
+    host = Host(client, name)
+    prepared = host.prepare("r1", user(LONG))
+    host.append(user("meanwhile"))
+    note = row_pb2.SystemRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text="note"))])
+    host.rows(row_pb2.Row(system=note))
+    usage = {"prompt_tokens": prepared.pressure_sent.forecast_tokens}
+    assert host.record("r1", host.answer(prepared, assistant("ok"), usage=usage)).usage.counted
+
+
+def test_an_outcome_without_a_run_is_of_the_run_it_was_prepared_for(client: Client, name: str) -> None:
+    host = Host(client, name)
+    prepared = host.prepare("r1", user("go"))
+    assert host.record("", host.answer(prepared, assistant("ok"))).first_offset == 2
+
+
+def test_l4_rows_of_the_run_end_its_idling(client: Client, name: str) -> None:
+    host = Host(client, name)
+    client.session.UpdateSession(_ttl(name, 0.4))
+    host.prepare("r1", user("go"))
+    for _ in range(4):
+        time.sleep(0.2)
+        host.append(user("still there"), run_id="r1")
+    assert refused(host.prepare, "r2", user("other")).reason == "RUN_ALREADY_OPEN"
+    time.sleep(0.5)
+    response = host.prepare("r2", user("other"))
+    assert "RUN_EXPIRED" in codes(response.warnings)
+    (event,) = [e for e in host.events() if e.kind == event_pb2.EVENT_KIND_RUN_SUPERSEDED]
+    assert event.run_id == "r1"
+
+
+def _ttl(name: str, seconds: float) -> session_service_pb2.UpdateSessionRequest:
+    policy = policy_pb2.Policy(run_ttl=duration_pb2.Duration(nanos=int(seconds * 1e9)))
+    return session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy)
+
+
+def test_1_boundaries_of_an_imported_history_count_however_it_came(client: Client, name: str) -> None:
+    """§1 boundary: by AppendRows or with the first PrepareRequest; later answers count none twice."""
+    rows = [user("a"), assistant("b"), user("c"), assistant("d")]
+    appended, prepared = Host(client, f"{name}-a"), Host(client, f"{name}-b")
+    appended.append(*rows)
+    appended.prepare("r1", user("e"))
+    first = prepared.prepare("r1", *rows, user("e"))
+    assert appended.get().cadence.boundaries == prepared.get().cadence.boundaries == 3
+    prepared.prepare("r1", user("f"), previous_answer=prepared.answer(first, assistant("g")))
+    assert prepared.get().cadence.boundaries == 4
+
+
+def test_r5_every_reply_says_that_a_transcript_ends_on_an_assistant_row(client: Client, name: str) -> None:
+    host = Host(client, name)
+    prepared = host.prepare("r1", user("go"))
+    host.record("r1", host.answer(prepared, assistant("done")))
+    note = row_pb2.SystemRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text="note"))])
+    host.rows(row_pb2.Row(system=note))
+    for mode in (compaction_pb2.REPLY_MODE_NONE, compaction_pb2.REPLY_MODE_EDITS, compaction_pb2.REPLY_MODE_WHOLE):
+        for fmt in (row_pb2.FORMAT_UNSPECIFIED, row_pb2.FORMAT_OPENAI_CHAT):
+            response = host.prepare("r1", reply=mode, format=fmt)
+            assert [w for w in codes(response.warnings) if w == "ENDS_ON_ASSISTANT"] == ["ENDS_ON_ASSISTANT"]
+    paused = row_pb2.AssistantRow(
+        content=[row_pb2.ContentBlock(server_tool=row_pb2.ServerToolBlock(call_id="s", name="search"))],
+        stop_reason=row_pb2.STOP_REASON_PAUSED,
+    )
+    host.rows(row_pb2.Row(assistant=paused), run_id="r1")
+    assert "ENDS_ON_ASSISTANT" not in codes(host.prepare("r1").warnings)
