@@ -15,7 +15,7 @@ from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Rewrite, StoredRow
 from foldline.domain.session import Session
-from foldline.engine.lineage import expand, folded_offsets
+from foldline.engine.lineage import expand, folded_offsets, lineage
 
 PAGE = 2000
 
@@ -193,12 +193,16 @@ class _Replay:
             return
         folded = folded_offsets(self.rewrites, self.session.revision).difference(offsets)
         visible = self.services.store.visible_offsets(self.session.key)
-        index = self.services.policy(self.session).policy.memory.index_tool_results
+        # By what held when the row folded: the policy may have changed since.
+        indexed: dict[int, bool] = {}
+        for fold in reversed(lineage(self.rewrites, self.session.revision)):
+            if fold.record is not None:
+                indexed.update(dict.fromkeys(expand(fold.record.discarded), fold.record.results_indexed))
         for offset in sorted(visible.difference(folded)):
             self.fault("M2", f"memory shows row {offset}, which is not folded", offset)
         for offset in sorted(folded.difference(visible)):
             if offset not in self.rows:
                 continue
             body = to_row(self.rows[offset]).body
-            if self.services.memory.indexable(body, index) and self.services.memory.row_text(body).strip():
+            if self.services.memory.indexable(body, indexed[offset]) and self.services.memory.row_text(body).strip():
                 self.fault("V8", f"folded row {offset} is not in memory", offset)

@@ -298,3 +298,4 @@ class CompactionRecord:
     usage: Usage | None = None
     memory_entries: int = 0
     memory_dropped: bool = False
+    results_indexed: bool = True

@@ -177,6 +177,9 @@ class StoreReads(Protocol):
     def export_session(self, key: int) -> Archive:
         """Everything of a session, read from one snapshot."""
 
+    def calls(self, key: int) -> list[CallUpdate]:
+        """Every call of the session."""
+
     def find_calls(self, key: int, call_id: str) -> list[CallUpdate]:
         """Every call of that id, oldest first."""
 

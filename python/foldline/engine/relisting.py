@@ -27,8 +27,30 @@ class Relisted:
     closed: ClosedRun | None
 
 
+def open_folded(
+    recorded: Sequence[CallUpdate], after: Sequence[Row], folded: AbstractSet[int]
+) -> tuple[CallUpdate, ...]:
+    """Calls of folded rows that have no result once ``after`` is the list: one may still come, late (R3)."""
+    active = {r.offset for r in after}
+    answered = {(b.call_offset, b.call_id) for r in after if isinstance(b := r.body, ToolResultRow) and not b.interim}
+    return tuple(
+        c
+        for c in recorded
+        if c.offset in folded
+        and c.offset not in active
+        and c.result_offset not in folded
+        and (c.offset, c.call_id) not in answered
+    )
+
+
 def relist(
-    session: Session, before: Sequence[Row], after: Sequence[Row], folded: AbstractSet[int], sizes: Sizes, revision: int
+    session: Session,
+    before: Sequence[Row],
+    after: Sequence[Row],
+    folded: AbstractSet[int],
+    sizes: Sizes,
+    revision: int,
+    callers: Mapping[tuple[int, str], CallState],
 ) -> Relisted:
     """Derives keys, calls, run and pins from the list ``after``.
 
@@ -37,10 +59,11 @@ def relist(
         before, after: the active rows before and after, in list order.
         folded: offsets that are folded in the lineage of the new revision.
         revision: the revision that the edit or restore makes; it is what removed calls name (R3).
+        callers: the calls of ``open_folded``, as new, by (offset, id).
     """
     keys, gone = _system(after, sizes)
-    calls = _calls(session, after, folded)
-    updates = _updates(before, after, folded, revision)
+    calls = _calls(session, after, callers)
+    updates = (*_updates(before, after, folded, revision), *(CallUpdate(*name) for name in callers))
     pinned = sum(sizes[r.offset][0] for r in after if r.pinned)
     changed = replace(session, system_keys=keys, superseded=gone, calls=calls, pinned_tokens=pinned)
     run, active = session.open_run, {r.offset for r in after}
@@ -71,12 +94,17 @@ def _system(after: Sequence[Row], sizes: Sizes) -> tuple[tuple[SystemKey, ...], 
     return tuple(keys.values()), tuple(gone)
 
 
-def _calls(session: Session, after: Sequence[Row], folded: AbstractSet[int]) -> tuple[CallState, ...]:
+def _calls(
+    session: Session, after: Sequence[Row], callers: Mapping[tuple[int, str], CallState]
+) -> tuple[CallState, ...]:
     known = {(c.offset, c.call_id): c for c in session.calls}
     results = [r.body for r in after if isinstance(r.body, ToolResultRow)]
     final = {(b.call_offset, b.call_id): b.late for b in results if not b.interim}
     interim = {(b.call_offset, b.call_id) for b in results if b.interim}
-    calls = [c for c in session.calls if c.folded and not c.answered and c.offset in folded]
+    calls = [
+        replace(known.get(name, new), folded=True, answered=False, interim=name in interim)
+        for name, new in callers.items()
+    ]
     for row in after:
         for call in calls_of(row.body):
             name = (row.offset, call.call_id)

@@ -132,6 +132,14 @@ class SqliteReads:
 
     # What is kept beside the rows
 
+    def calls(self, key: int) -> list[CallUpdate]:
+        """Every call of the session."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT offset, call_id, result_offset, removed_by FROM call WHERE session_key = ?", (key,)
+            ).fetchall()
+        return [CallUpdate(*row) for row in rows]
+
     def find_calls(self, key: int, call_id: str) -> list[CallUpdate]:
         """Every call of that id, oldest first."""
         with self._reading() as db:

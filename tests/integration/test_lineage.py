@@ -1,0 +1,74 @@
+"""What edits, restores and policy changes leave of folded rows: their calls (R3) and their memory (V8, V10)."""
+
+from __future__ import annotations
+
+import pytest
+from foldline.v1 import policy_pb2, session_service_pb2
+
+from tests.integration.host import Host
+from tests.integration.test_boundaries import LONG
+from tests.support.requests import assistant, calls, result, user
+from tests.support.server import Client, refused
+
+
+def folded_call(client: Client, name: str) -> Host:
+    """A session whose call ``a`` is folded without a result."""
+    host = Host(client, name, auto_compact=False)
+    host.append(user("look"), calls("a", "b"), result("b", LONG), assistant("waiting"))
+    for n in range(6):
+        host.append(user(f"{n} {LONG}"), assistant(f"{n} {LONG}"))
+    host.compact()
+    return host
+
+
+def remove(host: Host, offset: int) -> None:
+    host.client.session.EditRows(
+        session_service_pb2.EditRowsRequest(session_id=host.id, first_offset=offset, last_offset=offset)
+    )
+
+
+def restore(host: Host, revision: int) -> None:
+    host.client.session.RestoreRevision(
+        session_service_pb2.RestoreRevisionRequest(session_id=host.id, revision=revision)
+    )
+
+
+def test_r3_the_late_result_of_a_folded_call_may_come_again_once_it_was_edited_away(
+    client: Client, name: str
+) -> None:
+    host = folded_call(client, name)
+    first = host.append(result("a", "one")).first_offset
+    remove(host, first)
+    host.append(result("a", "two"))
+    assert refused(host.append, result("a", "three")).reason == "DUPLICATE_TOOL_RESULT"
+
+
+@pytest.mark.parametrize("before_fold", [True, False])
+def test_r3_a_restore_knows_which_folded_calls_have_their_result(
+    client: Client, name: str, before_fold: bool
+) -> None:
+    host = folded_call(client, name)
+    unanswered = host.get().session.revision
+    answered = host.append(result("a", "one")).revision
+    if before_fold:
+        restore(host, unanswered - 1)
+    else:
+        remove(host, host.offsets()[-1])
+    restore(host, answered)
+    assert refused(host.append, result("a", "again")).reason == "DUPLICATE_TOOL_RESULT"
+    restore(host, unanswered)
+    host.append(result("a", "two"))
+    assert refused(host.append, result("a", "three")).reason == "DUPLICATE_TOOL_RESULT"
+    assert host.verify().ok
+
+
+def test_v8_what_memory_must_hold_is_judged_by_the_policy_of_the_fold(client: Client, name: str) -> None:
+    host = Host(client, name, auto_compact=False, memory=policy_pb2.MemoryPolicy(index_tool_results=False))
+    host.append(user("look"), calls("a"), result("a", LONG), assistant("done"))
+    for n in range(6):
+        host.append(user(f"{n} {LONG}"), assistant(f"{n} {LONG}"))
+    host.compact()
+    update = session_service_pb2.UpdateSessionRequest(session_id=name)
+    update.policy.memory.index_tool_results = True
+    client.session.UpdateSession(update)
+    assert host.verify().ok
