@@ -236,3 +236,47 @@ def test_plan_says_why_an_automatic_fold_would_not_be_made(client: Client, name:
     assert client.compaction.PlanCompaction(request).skip == compaction_pb2.SKIP_REASON_NO_PROGRESS
     listed = session_service_pb2.ListRowsRequest(session_id=name, view=session_pb2.ROW_VIEW_ACTIVE)
     assert len(client.session.ListRows(listed).rows) == len(host.active())
+
+
+def test_v9_what_comes_during_a_fold_follows_it_and_what_must_stay_stays(slow: tuple[Client, Slow]) -> None:
+    """L2, V9, R6: appends and run ends commit meanwhile; a pin that is set meanwhile counts."""
+    client, source = slow
+    host = long_session(client, "s", 12)
+    host.prepare("r1", user("go"))
+    with ThreadPoolExecutor(1) as pool:
+        fold = pool.submit(compacted, host)
+        assert source.started.wait(10)
+        last = host.append(user("meanwhile"), assistant("noted")).last_offset
+        client.session.PinRows(session_service_pb2.PinRowsRequest(session_id="s", offsets=[3], pinned=True))
+        host.client.compaction.FinishRun(
+            compaction_service_pb2.FinishRunRequest(
+                session_id="s", run_id="r1", outcome=compaction_pb2.RUN_OUTCOME_COMPLETED
+            )
+        )
+        source.go_on.set()
+        record = fold.result()[-1].record
+    offsets = host.offsets()
+    assert offsets[-2:] == [last - 1, last]
+    assert 3 in offsets
+    assert all(not r.first <= 3 <= r.last for r in record.discarded)
+    assert host.verify().ok, host.verify().faults
+
+
+def test_a5_a_summary_whose_run_closed_meanwhile_has_no_ledger(slow: tuple[Client, Slow]) -> None:
+    client, source = slow
+    host = Host(client, "s", auto_compact=False)
+    prepared = host.prepare("r1", user("Fix it."))
+    for n in range(6):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r1", result(f"c{n}", f"output {n}: {LONG}"), previous_answer=outcome)
+    with ThreadPoolExecutor(1) as pool:
+        fold = pool.submit(compacted, host)
+        assert source.started.wait(10)
+        host.record("r1", host.answer(prepared, assistant("done"), finish=compaction_pb2.RUN_OUTCOME_COMPLETED))
+        source.go_on.set()
+        fold.result()
+    rendered = host.rendered()
+    assert rendered[0]["content"] == "Fix it."
+    assert "Summary of" in rendered[1]["content"]
+    assert "Calls already made" not in json.dumps(rendered)
+    assert host.verify().ok, host.verify().faults

@@ -252,15 +252,17 @@ def bound_results(
     for offset in planned.offsets:
         body = bodies[offset]
         name = names.get((body.call_offset or 0, body.call_id), "")
+        size = bounding.whole_size(body.content)
         text, kept = bounding.shorten(
-            whole[offset], planned.share, call_id=body.call_id, name=name, policy=policy, encoding=encoding
-        )
+            whole[offset], planned.share, call_id=body.call_id, name=name, policy=policy, whole_bytes=size,
+            encoding=encoding,
+        )  # fmt: skip
         texts[offset] = text
-        bounds.append(BoundedResult(offset, body.call_id, kept, len(whole[offset].encode()), text))
+        bounds.append(BoundedResult(offset, body.call_id, kept, size, text))
     draft.session = replace(session, open_run=replace(run, share=planned.share))
     tokens = sum(rows[o].tokens - services.count(t, session.model) for o, t in texts.items())
-    size = sum(rows[o].bytes - len(t.encode()) for o, t in texts.items())
-    return Bounds(tuple(bounds), texts, max(0, tokens), max(0, size), planned.limit, planned.by_bytes)
+    saved = sum(rows[o].bytes - len(t.encode()) for o, t in texts.items())
+    return Bounds(tuple(bounds), texts, max(0, tokens), max(0, saved), planned.limit, planned.by_bytes)
 
 
 def _call_names(services: Services, draft: Draft, bodies: Iterable[ToolResultRow]) -> dict[tuple[int, str], str]:

@@ -162,6 +162,12 @@ def text_of(content: Sequence[ContentBlock]) -> str:
     return "\n".join(_block_text(block) for block in content)
 
 
+def whole_size(content: Sequence[ContentBlock]) -> int:
+    """Bytes of a whole result: of its text, and of the base64 of its media."""
+    sizes = (len(b.data) if isinstance(b, MEDIA) and b.data else len(_block_text(b).encode()) for b in content)
+    return sum(sizes) + max(0, len(content) - 1)
+
+
 def _block_text(block: ContentBlock) -> str:
     if isinstance(block, TextBlock | TranscriptBlock):
         return block.text
