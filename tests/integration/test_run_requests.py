@@ -167,3 +167,39 @@ def test_r5_every_reply_says_that_a_transcript_ends_on_an_assistant_row(client: 
     )
     host.rows(row_pb2.Row(assistant=paused), run_id="r1")
     assert "ENDS_ON_ASSISTANT" not in codes(host.prepare("r1").warnings)
+
+
+def test_1_a_pinned_row_before_a_summary_is_history(client: Client, name: str) -> None:
+    """§1 request: the rows that answered it have folded; the summary folds with the next (F8)."""
+    host = Host(client, name, retention={"turns": 0, "messages": 0})
+    host.rows(row_pb2.Row(pinned=True, user=_text(f"Never touch main. {LONG}")))
+    for n in range(4):
+        host.append(user(f"{n} {LONG}"), assistant(f"{n} {LONG}"))
+    host.compact()
+    assert kept(host) == ["user", "compaction_summary"]
+    prepared = host.prepare("r1", user("Now this."))
+    assert prepared.pressure_sent.parts.request < 20
+    for n in range(3):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r1", result(f"c{n}", LONG), previous_answer=outcome)
+    host.record("r1", host.answer(prepared, assistant("done"), finish=COMPLETED))
+    host.compact()
+    assert kept(host) == ["user", "compaction_summary"], "the earlier summary has folded"
+
+
+def test_1_rows_of_no_run_before_a_summary_of_their_run_are_its_request_still(client: Client, name: str) -> None:
+    host = Host(client, name)
+    host.append(user("Fix it."))
+    prepared = host.prepare("r1")
+    for n in range(3):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r1", result(f"c{n}", LONG), previous_answer=outcome)
+    host.refuse("r1", prepared.prepare_id, 413, "request_too_large")
+    refused_again = host.prepare("r2")
+    assert kept(host) == ["user", "compaction_summary"]
+    host.refuse("r2", refused_again.prepare_id, 429, "rate limit")
+    assert host.prepare("r3").action == compaction_pb2.ACTION_SEND
+
+
+def _text(text: str) -> row_pb2.UserRow:
+    return row_pb2.UserRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text=text))])

@@ -44,7 +44,7 @@ from foldline.domain.enums import (
 )
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_
-from foldline.domain.folding import CompactionRecord, is_paused
+from foldline.domain.folding import CompactionRecord, RowFacts, is_paused
 from foldline.domain.models import Usage
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import StoredRow, Tools
@@ -52,10 +52,11 @@ from foldline.domain.pressure import Limits, PressureReport
 from foldline.domain.rows import AssistantRow, NewRow, calls_of
 from foldline.domain.session import OpenRun, Prepared
 from foldline.engine import cadence
-from foldline.engine.appending import mark_sent
+from foldline.engine.appending import joins_request, mark_sent
 from foldline.engine.limits import limits as limits_of
 from foldline.engine.pressure import Measurement, measure
 from foldline.engine.runs import open_run, opening, require_open
+from foldline.engine.units import SUMMARY_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +290,23 @@ def _open(services: Services, draft: Draft, run_id: str) -> None:
     if last_assistant is None:
         stored = services.store.read_rows(session.key, live.trailing_offsets()) + stored
     facts = [facts_of_stored(r, to_row(r), session, True) for r in stored]
-    last_result = max((i for i, f in enumerate(facts) if f.kind == RowKind.TOOL_RESULT and not f.late), default=-1)
-    trailing = [f for f in facts[last_result + 1 :] if f.kind not in (RowKind.SYSTEM, RowKind.COMPACTION_SUMMARY)]
+    trailing = _trailing(facts)
     last_run, last_request = _last_run(services, draft)
     opened = open_run(session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now)
     run = opened.open_run
     assert run is not None
     tokens = draft.size_of(run.request)[0]
     draft.session = replace(opened, open_run=replace(run, request_tokens=tokens))
+
+
+def _trailing(facts: Sequence[RowFacts]) -> list[RowFacts]:
+    """What waits at the end of the list; behind a summary, if anything does: rows before it are older than its own."""
+    result = max((i for i, f in enumerate(facts) if f.kind == RowKind.TOOL_RESULT and not f.late), default=-1)
+    summary = max((i for i, f in enumerate(facts) if f.kind in SUMMARY_KINDS), default=-1)
+    waiting = [f for f in facts if joins_request(f.kind, f.late)]
+    behind = {f.offset for f in facts[max(result, summary) + 1 :]}
+    since = {f.offset for f in facts[result + 1 :]}
+    return [f for f in waiting if f.offset in behind] or [f for f in waiting if f.offset in since]
 
 
 def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
