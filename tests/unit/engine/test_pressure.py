@@ -146,6 +146,7 @@ def test_4_1_overhead_stands_for_everything_but_rows() -> None:
     report = measure(m, Cadence(), LIMITS)
     assert report.forecast_tokens == 1_000 + 120  # stated, so no factor on it
     assert report.body_bytes == 2_700
+    assert report.parts.tools == 120
     assert report.forecast_source == report.bytes_source == ReadingSource.ESTIMATED
 
 
