@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +24,10 @@ from foldline.v1 import (
 from google.protobuf import json_format
 
 from tests.model import rows as made
+from tests.model.crowd import Crowd
 from tests.model.onlooker import SEND, Onlooker
 from tests.model.server import CATALOG, Backend
-from tests.model.state import Broken, State, require
+from tests.model.state import State, require
 
 MAX_ROWS = 260
 """Rows of a session before another takes its place: what is looked at after each step grows with them."""
@@ -798,6 +799,46 @@ class Driver:
             state.id = old
         self.call(None, stubs.session.DeleteSession, session_service_pb2.DeleteSessionRequest(session_id=gone))
 
+    def crowd(self, scene: Scene) -> None:
+        """Many callers of one session at once (H)."""
+        crowd = Crowd(scene.state, self.look, self.rng)
+        plans = crowd.planned(self.rng.choice((2, 4, 8)), self.rng.choice((1, 3)))
+        self.backend.source.slow = self.rng.choice((0.0, 0.02))
+        crowd.run(self.client, plans)
+        self.backend.source.slow = 0.0
+        self.aftermath(scene, crowd)
+
+    def impatient(self, scene: Scene) -> None:
+        """Deadlines that come in the middle of anything (W9, A5)."""
+        crowd = Crowd(scene.state, self.look, self.rng)
+        plans = crowd.planned(2, 3)
+        self.backend.source.slow = 0.05
+        crowd.run(self.client, plans, timeout=lambda: self.rng.choice((0.001, 0.003, 0.01, 0.03)))
+        self.backend.source.slow = 0.0
+        self.aftermath(scene, crowd)
+
+    def kill(self, scene: Scene) -> None:
+        """SIGKILL under callers; what was acknowledged is there, what was lost is asked for again (V10, W10)."""
+        if not self.backend.separate:
+            return
+        crowd = Crowd(scene.state, self.look, self.rng)
+        plans = crowd.planned(self.rng.choice((1, 3)), 4)
+        delay = self.rng.random() * 0.06
+        killer = threading.Timer(delay, self.backend.kill)
+        killer.start()
+        crowd.run(self.client, plans)
+        killer.join()
+        self.backend.start()
+        self.aftermath(scene, crowd)
+        for other in self.scenes:
+            self.look.settle(other.state, thorough=True)
+
+    def aftermath(self, scene: Scene, crowd: Crowd) -> None:
+        crowd.ask_again(self.client)
+        crowd.settle()
+        scene.repeats = []
+        self.counts["calls of crowds"] += len(crowd.sent)
+
     def weather(self, scene: Scene) -> None:
         self.backend.source.rate = self.rng.choice((0.0, 0.0, 0.0, 0.4))
 
@@ -810,7 +851,6 @@ class Driver:
 OPS = {
     "turn": 14, "step_of_run": 40, "prepare_again": 5, "record": 12, "refuse": 3, "finish": 5, "append": 12, "bad_append": 5,
     "stale": 5, "pin": 3, "edit": 4, "restore": 3, "compact": 4, "ask": 6, "update": 2, "repeat": 5, "move": 1,
-    "weather": 1, "restart": 0.3,
+    "weather": 1, "restart": 0.3, "crowd": 1.5, "impatient": 1, "kill": 2,
 }  # fmt: skip
 """How often each step is taken, by weight."""
-__all__ = ["Broken", "Driver", "traceback"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+import structlog
 
 from foldline import _core
 from foldline.commands.draft import Draft, chained, commit, measured, media_tokens
@@ -54,6 +55,8 @@ from foldline.engine.planning import PlanInputs, plan
 from foldline.engine.pressure import over_hard_limit
 from foldline.engine.rebase import rebase
 from foldline.engine.structure import analyze
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +131,16 @@ def run_fold(
         try:
             summary = _summarize(services, request, begun)
             return _finish(services, live, request, begun, summary)
-        except SummaryFailed as failed:
-            return _fail(services, live, request, begun, failed.kind, failed.detail, retry_after=failed.retry_after)
+        except SummaryFailed as error:
+            return _fail(services, live, request, begun, error.kind, error.detail, retry_after=error.retry_after)
         except Exception as error:
             # Whatever went wrong, the attempt has started in the log and must end there; the history is untouched.
-            _fail(services, live, request, begun, FailureKind.INTERNAL, type(error).__name__)
-            raise
+            failed = _fail(services, live, request, begun, FailureKind.INTERNAL, type(error).__name__)
+            if request.decision.trigger in (Trigger.MANUAL, Trigger.CHECKPOINT):
+                raise
+            # A request is answered whatever becomes of its fold: the host can still send it unfolded.
+            log.error("a fold failed", fold_id=begun.fold.fold_id, exc_info=error)
+            return failed
     finally:
         with live.lock:
             live.fold = None

@@ -50,12 +50,12 @@ from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
 from foldline.domain.rows import AssistantRow, NewRow, calls_of
-from foldline.domain.session import OpenRun, Prepared
+from foldline.domain.session import OpenRun, Prepared, Session
 from foldline.engine import cadence
 from foldline.engine.appending import joins_request, mark_sent
 from foldline.engine.limits import limits as limits_of
 from foldline.engine.pressure import Measurement, measure
-from foldline.engine.runs import open_run, opening, require_open
+from foldline.engine.runs import open_run, opening
 from foldline.engine.units import SUMMARY_KINDS
 
 
@@ -157,7 +157,8 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5,
             or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what
-            an append refuses. In every case nothing was written.
+            an append refuses. In every case nothing was written: once the rows are in, the call is answered, also
+            where another caller closed its run meanwhile.
     """
     services.formats.require(request.reply.format)
     rows, row_warnings = read_input(services, request.append)
@@ -173,18 +174,17 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             if seen is None:
                 require_revision(live.session, request.expected_revision)
                 _enter(services, draft, boundary, rows)
-            elif draft.session.open_run is None or draft.session.open_run.run_id != request.run_id:
-                require_open(draft.session, request.run_id)
             exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             report = measure(known, draft.session.cadence, boundary.limits)
             decision = cadence.decide(
                 report, draft.session.cadence, boundary.policy, now=draft.now, deadline_left=caller.left()
             )
-            if not decision.fold:
-                if decision.skip is not None:
+            is_open = _own_run(draft.session, request.run_id) is not None
+            if not decision.fold or not is_open:
+                if is_open and decision.skip is not None:
                     note_skip(draft, decision, decision.skip)
-                outcome = FoldOutcome(skip=decision.skip)
+                outcome = FoldOutcome(skip=decision.skip if is_open else None)
                 now = _Measured(exact, known, report)
                 return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
             draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.entered)))
@@ -198,7 +198,6 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             wait=caller.left,
         )  # fmt: skip
         with live.locked():
-            require_open(live.session, request.run_id)
             after = live.transcript_size()
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += draft.warnings
@@ -334,7 +333,11 @@ def _answer(
     """Bounds, judges (L3), commits and answers."""
     request, limits = boundary.request, boundary.limits
     exact, known, report = measured.exact, measured.known, measured.report
-    bound = bound_results(services, draft, boundary.policy, limits, report, known.model)
+    run = _own_run(draft.session, request.run_id)
+    if run is None:
+        message = f"run {request.run_id} was closed before its request was answered"
+        boundary.warnings.append(Warning_(WarningCode.RUN_SUPERSEDED, message))
+    bound = bound_results(services, draft, run, boundary.policy, limits, report, known.model)
     if bound.results:
         exact = exact.shifted(bound.tokens_saved * -1, bound.bytes_saved * -1)
         exact = exact_of(services, draft, request.reply, limits, request.shape, boundary.tools, exact, bound.texts)
@@ -366,14 +369,12 @@ def _answer(
     stable = stable_prefix(services, live, draft, position)
     if action is not Action.TOO_LARGE:
         draft.session = mark_sent(draft.session)
-    run = draft.session.open_run
-    assert run is not None
     tokens, _ = draft.size()
     beside = request.shape.beside_tokens(boundary.tools, known.factor)
     draft.session = replace(draft.session, prepared_through=draft.session.next_offset - 1)
     draft.prepare(
         Prepared(
-            prepare_id=prepare_id, run_id=run.run_id, revision=draft.session.revision,
+            prepare_id=prepare_id, run_id=request.run_id, revision=draft.session.revision,
             boundary=draft.session.cadence.boundaries - 1, rewrites=draft.session.rewrites,
             rows=len(live.ledger) + len(draft.rows), covered_tokens=tokens,
             request_tokens=tokens - bound.tokens_saved + beside, request_bytes=report.body_bytes,
@@ -407,6 +408,12 @@ def _answer(
     remembered = _Remembered(entered, None if again else decided)
     draft.commit(remember(services, caller, request.request_id, remembered))
     return PreparedRequest(decided, content)
+
+
+def _own_run(session: Session, run_id: str) -> OpenRun | None:
+    """The open run, where it is the one that asks."""
+    run = session.open_run
+    return run if run is not None and run.run_id == run_id else None
 
 
 def _ends_on_assistant(services: Services, live: LiveSession, draft: Draft) -> bool:
@@ -445,7 +452,7 @@ def _numbers(report: PressureReport) -> str:
 
 def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Action, tokens: int) -> None:
     """B3 and B4: the event, and the did-not-fit fact, unless automatic compaction is off."""
-    run, results = draft.session.open_run, bound.results
+    run, results = _own_run(draft.session, boundary.request.run_id), bound.results
     if results:
         draft.event(
             EventKind.TOOL_RESULTS_BOUNDED_FOR_REQUEST, run_id=run.run_id if run else "",

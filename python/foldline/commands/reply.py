@@ -20,6 +20,7 @@ from foldline.domain.policy import Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
 from foldline.domain.rows import ModelRef, Row, ToolResultRow, calls_of
+from foldline.domain.session import OpenRun
 from foldline.engine import bounding, factor
 from foldline.engine.splices import Change, changes
 
@@ -212,16 +213,21 @@ class Bounds:
 
 
 def bound_results(
-    services: Services, draft: Draft, policy: Policy, limits: Limits, report: PressureReport, model: ModelRef
-) -> Bounds:
-    """Shortens the run's own results, and others no request carried yet (B7), if the request is over a limit (§9)."""
-    session, run = draft.session, draft.session.open_run
+    services: Services, draft: Draft, run: OpenRun | None, policy: Policy, limits: Limits, report: PressureReport,
+    model: ModelRef,
+) -> Bounds:  # fmt: skip
+    """Shortens the run's own results, and others no request carried yet (B7), if the request is over a limit (§9).
+
+    A continued run's own are those of the run that it continues too (§1). Without an open run nothing is shortened.
+    """
+    session = draft.session
     over = report.forecast_tokens > limits.input_budget or (
         limits.body_cap is not None and report.body_bytes > limits.body_cap
     )
     if run is None or not (over or run.share is not None):
         return Bounds()
-    own = {o for o, kind in draft.live.offsets_of_run(run.run_id) if kind == RowKind.TOOL_RESULT}
+    runs = {run.run_id, run.continues} - {""}
+    own = {o for r in runs for o, kind in draft.live.offsets_of_run(r) if kind == RowKind.TOOL_RESULT}
     own |= {r.offset for r in draft.rows if r.kind == RowKind.TOOL_RESULT}
     own |= set(draft.live.uncarried_results(session.carried_through))
     if not own:

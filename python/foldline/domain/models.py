@@ -9,7 +9,7 @@ from foldline.domain.rows import ModelRef
 
 DEFAULT_WINDOW = 256_000
 COUNT_MAX = 2**53
-"""Above every real count of tokens or bytes. What others state is held to it, so that sums and multiples fit 64 bits."""
+"""Above every real count of tokens or bytes; what others state is held to it, so that its multiples fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,8 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
     ) -> pb.ListRevisionsResponse:
         token = read_token(request)
         found, _, following = list_rows.list_revisions(
-            self.services, caller_of(request, context, "ListRevisions"), request.session_id, token[0] if token else None,
+            self.services, caller_of(request, context, "ListRevisions"), request.session_id,
+            token[0] if token else None,
             page_size(request.page_size),
         )  # fmt: skip
         return pb.ListRevisionsResponse(
