@@ -40,7 +40,7 @@ test-go: build ## A client written only from the contract, in Go
 test-slow: build ## Every code point, crash campaigns and the other long suites
 	$(BIN)/pytest -m slow
 
-lint: build ## Format, types, layers, contract and generated code
+lint: build ## Format, types, layers, contract, generated code and rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=python $(BIN)/lint-imports --no-cache
@@ -48,6 +48,7 @@ lint: build ## Format, types, layers, contract and generated code
 	$(BIN)/buf build proto --exclude-source-info -o $(VENV)/contract.binpb
 	$(BIN)/buf breaking $(VENV)/contract.binpb --against proto/baseline.binpb
 	$(BIN)/python scripts/gen_protos.py --check
+	$(BIN)/python scripts/rule_report.py --check
 	cargo fmt --all --check
 	cargo clippy -q --locked -j 2 --all-targets -- -D warnings
 

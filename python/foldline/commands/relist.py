@@ -220,7 +220,7 @@ def _restored(
 
 
 def wait_for_barrier(live: LiveSession, caller: Caller) -> None:
-    """L2: waits, at most until the host's deadline, for a fold to end. Holds the lock before and after.
+    """L2, W9: waits, at most until the host's deadline, for a fold to end. Holds the lock before and after.
 
     Raises:
         FoldlineError: FOLD_IN_PROGRESS with the fold's id; what ``live.locked`` raises if it went stale meanwhile.

@@ -135,7 +135,7 @@ class _Checks:
             yield "no discarded row is other than system and summary"
 
     def keeps_rows_as_they_were(self) -> Iterator[str]:
-        """V2."""
+        """V2, and with it F10: media of a kept row are part of its bytes."""
         for row in self.after:
             was = self.old.get(row.offset)
             if was is not None and (was.digest, was.kind, was.bytes) != (row.digest, row.kind, row.bytes):

@@ -48,7 +48,7 @@ class Measurement:
 
 
 def measure(m: Measurement, cadence: Cadence, limits: Limits) -> PressureReport:
-    """Compares a request with its limits (4.1): all signals are listed, absent ones too.
+    """Compares a request with its limits (4.1, P1-P7): all signals are listed, absent ones too.
 
     Marks OTHER_MODEL and IN_RUN; what else keeps a tripped signal from folding is ``cadence.decide``'s.
     """

@@ -98,7 +98,7 @@ def analyze(snapshot: Snapshot) -> Structure:
 
 
 def must_stay(snapshot: Snapshot, structure: Structure, *, newest_round: bool = True) -> frozenset[int]:
-    """Offsets that no fold may take (V5), with their whole units.
+    """Offsets that no fold may take (V5, F9), with their whole units.
 
     Args:
         newest_round: False for the forced fold of a continued run, which takes the newest round too (4.4).

@@ -1,4 +1,4 @@
-"""Units (§1): rows that move, fold and stay as one.
+"""Units (§1): rows that move, fold and stay as one (F6, F7).
 
 An assistant row continues a paused one of its run where nothing but that row's results (or system rows) stands
 between, or where it holds the result of a server call it did not make: a row that was sent after the pause without the

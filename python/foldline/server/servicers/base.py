@@ -67,7 +67,7 @@ class _Token(msgspec.Struct, array_like=True):
 
 
 def page_size(asked: int, page: tuple[int, int] = PAGE) -> int:
-    """AIP-158: 0 is the default, more than the maximum is the maximum."""
+    """W6, AIP-158: 0 is the default, more than the maximum is the maximum."""
     default, most = page
     return min(asked or default, most)
 
