@@ -43,19 +43,19 @@ class Session:
 
     def __init__(self, channel: grpc.Channel, name: str, rows: int) -> None:
         model = model_pb2.ModelRef(provider="openai", model=MODEL)
+        self.revision = 0
         sessions = session_service_pb2_grpc.SessionServiceStub(channel)
         sessions.CreateSession(session_service_pb2.CreateSessionRequest(session_id=name, model=model))
         for first in range(0, rows, CHUNK):
             part = [row(first + i, 200, answer=i % 2 == 1) for i in range(min(CHUNK, rows - first))]
-            sessions.AppendRows(
+            self.revision = sessions.AppendRows(
                 session_service_pb2.AppendRowsRequest(
                     session_id=name, input=row_pb2.RowInput(rows=row_pb2.RowList(rows=part))
                 )
-            )
+            ).revision
         self._stub = compaction_service_pb2_grpc.CompactionServiceStub(channel)
         self._name = name
         self._calls = 0
-        self.revision = 0
         self._shape = compaction_service_pb2.RequestShape(model=model)
         self.request_bytes = self.answer_bytes = 0
         self.prepare()()
