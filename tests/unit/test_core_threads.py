@@ -21,8 +21,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "count_tokens_many": lambda: _core.count_tokens_many([LETTERS] * 8, "o200k_base"),
     "weighted_tokens": lambda: _core.weighted_tokens(PROSE * 60),
     "measure_rows": lambda: _core.measure_rows([ROW] * 8, "cl100k_base"),
-    "cut_tokens": lambda: _core.cut_tokens(LETTERS * 5, 1_000, "o200k_base", True),
-    "cut_tokens_many": lambda: _core.cut_tokens_many([LETTERS] * 5, [1_000] * 5, "o200k_base", True),
+    "cut_tokens": lambda: _core.cut_tokens(LETTERS * 5, 500_000, "o200k_base", True),
+    "cut_tokens_many": lambda: _core.cut_tokens_many([LETTERS] * 5, [100_000] * 5, "o200k_base", True),
     "digest_rows": lambda: _core.digest_rows([1], [HUGE]),
     "chain": lambda: _core.chain(bytes(32), 1, [HUGE]),
 }

@@ -256,12 +256,14 @@ fn unknown_fields_are_ignored_and_everything_else_wrong_is_an_error() {
 }
 
 #[test]
-fn hostile_durations_do_not_overflow() {
+fn hostile_durations_and_hints_do_not_overflow() {
     for duration in ["1e308", "-5", "0.0"] {
         let row =
             format!(r#"{{"type":"user","content":[{{"type":"video","url":"u","duration_seconds":{duration}}}]}}"#);
-        assert!(size_of(&row, None).tokens <= 5 + u64::from(u32::MAX));
+        assert!(size_of(&row, None).tokens <= u64::from(u32::MAX));
     }
+    let hint = format!(r#"{{"type":"image","url":"u","tokens_hint":{}}}"#, u64::MAX);
+    assert_eq!(block_tokens(&format!("{hint},{hint}")), u64::from(u32::MAX) - 4);
 }
 
 proptest! {

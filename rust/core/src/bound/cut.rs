@@ -32,16 +32,17 @@ pub fn cut_text(text: &str, max_bytes: usize, head_tail: bool) -> Cut {
 }
 
 /// Cuts a text to at most `max_tokens` of an encoding, the omission mark included; otherwise as [`cut_text`].
+///
+/// Takes time linear in what is kept, not in the text.
 #[must_use]
 pub fn cut_tokens(text: &str, max_tokens: usize, encoding: Encoding, head_tail: bool) -> Cut {
-    let ends = token_ends(text, encoding);
-    if ends.len() <= max_tokens {
+    if bytes_of_tokens(text, max_tokens, encoding, Side::Head) == text.len() {
         return whole(text);
     }
     // Cutting inside a token, or a piece, can make the rest of it more tokens than it was: then try with fewer.
     let mut budget = max_tokens;
     loop {
-        let cut = cut_at_tokens(text, &ends, budget, encoding, head_tail);
+        let cut = cut_at_tokens(text, budget, encoding, head_tail);
         let over = encoding.count(&cut.kept).saturating_sub(max_tokens);
         if over == 0 || budget == 0 {
             return cut;
@@ -50,30 +51,42 @@ pub fn cut_tokens(text: &str, max_tokens: usize, encoding: Encoding, head_tail: 
     }
 }
 
-fn cut_at_tokens(text: &str, ends: &[usize], budget: usize, encoding: Encoding, head_tail: bool) -> Cut {
-    let end_of = |tokens: usize| if tokens == 0 { 0 } else { ends[tokens - 1] };
+fn cut_at_tokens(text: &str, budget: usize, encoding: Encoding, head_tail: bool) -> Cut {
+    let bytes = |tokens, side| bytes_of_tokens(text, tokens, encoding, side);
     let room = budget.saturating_sub(encoding.count(OMISSION));
     if !head_tail || room < 2 {
-        return join(text, head_end(text, end_of(budget)), text.len());
+        return join(text, head_end(text, bytes(budget, Side::Head)), text.len());
     }
-    let head_tokens = room.div_ceil(2);
-    let head = head_end(text, end_of(head_tokens));
-    let tail = end_of(ends.len() - (room - head_tokens));
-    join(text, head, tail_start(text, head, text.len() - tail))
+    let head = head_end(text, bytes(room.div_ceil(2), Side::Head));
+    join(text, head, tail_start(text, head, bytes(room / 2, Side::Tail)))
 }
 
-/// End of each token of the text, in bytes.
-fn token_ends(text: &str, encoding: Encoding) -> Vec<usize> {
-    let vocab = encoding.vocab();
-    let mut end = 0;
-    encoding
-        .encode(text)
-        .into_iter()
-        .map(|token| {
-            end += vocab.token_len(token);
-            end
-        })
-        .collect()
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Head,
+    Tail,
+}
+
+/// Bytes of the first or last tokens of a text; all of them if it has no more.
+///
+/// Encodes a window at that side, a larger one until it holds enough. Tokens at the window's inner end may not be the
+/// text's, so the caller counts what it cut.
+fn bytes_of_tokens(text: &str, tokens: usize, encoding: Encoding, side: Side) -> usize {
+    let mut size = tokens.saturating_mul(6).saturating_add(64);
+    loop {
+        let window = match side {
+            Side::Head => &text[..text.floor_char_boundary(size)],
+            Side::Tail => &text[text.ceil_char_boundary(text.len().saturating_sub(size))..],
+        };
+        let mut lengths = encoding.token_lengths(window);
+        if lengths.len() > tokens || window.len() == text.len() {
+            if side == Side::Tail {
+                lengths.reverse();
+            }
+            return lengths.iter().take(tokens).sum();
+        }
+        size = size.saturating_mul(2);
+    }
 }
 
 fn whole(text: &str) -> Cut {

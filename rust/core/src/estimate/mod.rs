@@ -90,12 +90,18 @@ impl Encoding {
         tokens
     }
 
-    pub(crate) fn vocab(self) -> &'static Vocab {
+    /// Length in bytes of each token of a text.
+    pub(crate) fn token_lengths(self, text: &str) -> Vec<usize> {
+        let vocab = self.vocab();
+        self.encode(text).into_iter().map(|token| vocab.token_len(token)).collect()
+    }
+
+    fn vocab(self) -> &'static Vocab {
         vocab::get(self)
     }
 
     /// Calls `each(start, end)` for every piece that the encoding's pattern cuts the text into.
-    pub(crate) fn pieces(self, text: &[u8], mut each: impl FnMut(usize, usize)) {
+    fn pieces(self, text: &[u8], mut each: impl FnMut(usize, usize)) {
         let mut at = 0;
         while at < text.len() {
             let end = match self {

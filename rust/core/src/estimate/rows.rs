@@ -25,7 +25,7 @@ pub const BLOCK_OVERHEAD: u64 = 56;
 /// What a row adds to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSize {
-    /// Estimated tokens.
+    /// Estimated tokens; no more than a ledger's column holds, whatever duration a video claims.
     pub tokens: u64,
     /// Estimated bytes in a provider's request body: the strings as JSON escapes them (text outside ASCII as UTF-8)
     /// and [`ROW_OVERHEAD`] and [`BLOCK_OVERHEAD`].
@@ -164,6 +164,7 @@ impl Counter {
             size.tokens += self.block(block)?;
             size.bytes += block.bytes();
         }
+        size.tokens = size.tokens.min(u64::from(u32::MAX));
         Ok(size)
     }
 
@@ -174,11 +175,11 @@ impl Counter {
             "reasoning" => self.text(&block.text) + opaque(block.state.len()) + opaque(block.signature.len()),
             "tool_call" => self.text(&block.name) + self.text(&block.arguments_json),
             "server_tool" => self.text(&block.name) + self.text(&block.json),
-            "image" => block.tokens_hint.max(IMAGE_TOKENS),
+            "image" => block.tokens_hint.clamp(IMAGE_TOKENS, u64::from(u32::MAX)),
             "video" => {
-                // A float-to-integer cast saturates: a hostile duration becomes a huge row, not a panic.
-                let seconds = (block.duration_seconds * VIDEO_TOKENS_PER_SECOND as f64).ceil() as u64;
-                opaque(block.data.len()).max(seconds.min(u64::from(u32::MAX)))
+                // The cast saturates; the row's sum does so at the end.
+                let seconds = (block.duration_seconds * VIDEO_TOKENS_PER_SECOND as f64).ceil() as u32;
+                opaque(block.data.len()).max(u64::from(seconds))
             }
             "audio" => opaque(block.data.len()),
             "document" => self.text(&block.title) + opaque(block.data.len()),
