@@ -62,6 +62,19 @@ def test_r3_a_restore_knows_which_folded_calls_have_their_result(
     assert host.verify().ok
 
 
+def test_r3_a_result_that_folded_with_its_call_counts_in_its_lineage(client: Client, name: str) -> None:
+    host = folded_call(client, name)
+    unanswered = host.get().session.revision
+    host.append(result("a", "one"))
+    for n in range(6):
+        host.append(user(f"more {n} {LONG}"), assistant(f"{n} {LONG}"))
+    first = host.compact().revision_after
+    restore(host, unanswered)
+    host.append(result("a", "two"))
+    restore(host, first)
+    assert refused(host.append, result("a", "three")).reason == "DUPLICATE_TOOL_RESULT"
+
+
 def test_v8_what_memory_must_hold_is_judged_by_the_policy_of_the_fold(client: Client, name: str) -> None:
     host = Host(client, name, auto_compact=False, memory=policy_pb2.MemoryPolicy(index_tool_results=False))
     host.append(user("look"), calls("a"), result("a", LONG), assistant("done"))

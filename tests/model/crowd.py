@@ -183,7 +183,7 @@ class Crowd:
         state.folds = got.totals.folds
         state.change(got.session.revision, active)
         state.sent.clear()
-        state.carried.update(o for o in active if state.kind(o) == "tool_result")
+        state.maybe_carried.update(o for o in active if state.kind(o) == "tool_result")
         if got.session.open_run_id != state.open_run:
             if state.open_run:
                 state.runs.append(state.open_run)

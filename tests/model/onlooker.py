@@ -111,12 +111,10 @@ class Onlooker:
         state.change(revision, listed)
 
     def _carried_first(self, state: State, discarded: Sequence[int]) -> None:
-        if state.unsure_carried:
-            return
         imported = max((o for o in state.active if state.kind(o) == "assistant" and not state.archive[o].row.run_id), default=0)
         for offset in discarded:
             row = state.archive[offset].row
-            if row.HasField("tool_result") and offset not in state.carried and (row.run_id or offset > imported):
+            if row.HasField("tool_result") and offset not in state.carried | state.maybe_carried and (row.run_id or offset > imported):
                 require(False, "F6", f"result {offset} folded before any request carried it")
 
     def prepared(

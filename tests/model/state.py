@@ -72,7 +72,7 @@ class State:
         replica: the list a host keeps by splices, of ``replica_revision``.
         sent: what each format's last request looked like, piece by piece; None once something may change it.
         asked: rows of the open run's request that the model is sure of.
-        carried: results that a request answered SEND carried.
+        carried: results that a request answered SEND carried; ``maybe_carried`` those that one of many callers may have.
     """
 
     id: str
@@ -92,7 +92,7 @@ class State:
     prepared: str = ""
     prepared_run: str = ""
     carried: set[int] = field(default_factory=set)
-    unsure_carried: bool = False
+    maybe_carried: set[int] = field(default_factory=set)
     sent: dict[int, list[object]] = field(default_factory=dict)
     last_asked: list[int] = field(default_factory=list)
     folds: int = 0

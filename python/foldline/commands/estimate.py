@@ -62,7 +62,7 @@ def normalize_usage(services: Services, model: ModelRef, usage_json: bytes) -> N
     """
     try:
         raw = msgspec.json.decode(usage_json, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FoldlineError(
             Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
         ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from foldline.commands.services import Caller, Services
 from foldline.domain.enums import RowView
@@ -27,13 +28,15 @@ def to_row(stored: StoredRow) -> Row:
 
 
 def list_rows(
-    services: Services, caller: Caller, session_id: str, view: RowView, revision: int | None, position: int, limit: int
-) -> RowPage:
+    services: Services, caller: Caller, session_id: str, view: RowView, revision: int | None, position: int, limit: int,
+    max_bytes: int,
+) -> RowPage:  # fmt: skip
     """One page: by list position of the active list (now or at ``revision``), or by offset of the archive.
 
     Args:
         position: where the page starts: a list position, or the last offset that was given.
         revision: for the active list: a page token pins it, so that a fold between two pages shifts nothing.
+        max_bytes: where a page ends before ``limit``; a page holds at least one row.
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_NOT_FOUND.
@@ -44,15 +47,21 @@ def list_rows(
         at = session.revision if revision is None else revision
         if view is RowView.ARCHIVE:
             stored = services.store.archive(session.key, position, limit + 1)
-            more, stored = len(stored) > limit, stored[:limit]
+            whole, stored = len(stored), _carried(stored[:limit], max_bytes)
             active = set(offsets)
-            following = stored[-1].offset if more else None
+            following = stored[-1].offset if len(stored) < whole else None
             return _page(stored, [r.offset in active for r in stored], at, following)
         if at != session.revision:
             offsets = services.store.active_offsets(session.key, at)
-        part = offsets[position : position + limit]
-        following = position + limit if position + limit < len(offsets) else None
-        return _page(services.store.read_rows(session.key, part), [True] * len(part), at, following)
+        stored = _carried(services.store.read_rows(session.key, offsets[position : position + limit]), max_bytes)
+        end = position + len(stored)
+        return _page(stored, [True] * len(stored), at, end if end < len(offsets) else None)
+
+
+def _carried(stored: list[StoredRow], max_bytes: int) -> list[StoredRow]:
+    """The rows of a page that one message carries, the first in any case (W5)."""
+    sizes = accumulate(len(r.body) for r in stored)
+    return [r for n, (r, size) in enumerate(zip(stored, sizes, strict=True)) if n == 0 or size <= max_bytes]
 
 
 def _page(stored: Sequence[StoredRow], active: Sequence[bool], revision: int, following: int | None) -> RowPage:

@@ -241,7 +241,7 @@ def _usage(answer: Answer, raw: Mapping[str, Any] | None, info: ModelInfo) -> us
     if answer.usage_json:
         try:
             raw = msgspec.json.decode(answer.usage_json, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise FoldlineError(
                 Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
             ) from error
@@ -293,7 +293,7 @@ def complete_rows(rows: Sequence[NewRow], *, partial: bool) -> tuple[list[NewRow
 def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text.encode())
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return True
 

@@ -17,12 +17,12 @@ from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import snapshot_of
 from foldline.domain.changes import replace
-from foldline.domain.enums import RevisionKind
+from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Batch, Rewrite, StoredRow
-from foldline.domain.rows import CompactionSummaryRow, Row, calls_of
+from foldline.domain.rows import CompactionSummaryRow, Row, ToolResultRow, calls_of
 from foldline.domain.session import CallState, Session
 from foldline.engine import appending, cadence, ledger
 from foldline.engine.lineage import expand, folded_offsets, lineage, visible_ranges
@@ -191,6 +191,8 @@ def _callers(
     """The calls of folded rows that wait for a result once ``after`` is the list."""
     waiting = {(c.offset, c.call_id) for c in open_folded(services.store.calls(session.key), after, folded)}
     rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))
+    # What is recorded is the newest result; where a restore took that away, an older one may be folded with its call.
+    waiting -= _answered(services, session, {o for o in folded if waiting and o > min(waiting)[0]})
     return {
         (r.offset, call.call_id): CallState(r.offset, call.call_id, call.name, r.run_id)
         for r in rows
@@ -200,6 +202,16 @@ def _callers(
 
 
 def _restored(
+def _answered(services: Services, session: Session, offsets: set[int]) -> set[tuple[int, str]]:
+    """The calls, as (offset, id), that some rows hold the final result of."""
+    found = set()
+    for row in services.store.read_rows(session.key, sorted(offsets)):
+        body = to_row(row).body if row.kind == RowKind.TOOL_RESULT else None
+        if isinstance(body, ToolResultRow) and body.call_offset is not None and not body.interim:
+            found.add((body.call_offset, body.call_id))
+    return found
+
+
     services: Services, state: Session, rows: Sequence[Row], folds: Sequence[Rewrite], tokens: int
 ) -> Session:
     """The cadence record (X2), and the open run's ledger as of the folds that are in effect again (F3)."""

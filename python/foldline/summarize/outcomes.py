@@ -183,12 +183,12 @@ def says_nothing(told: str, target: str) -> bool:
 def _json_gist(text: str, limit: int) -> str:
     try:
         value = msgspec.json.decode(text)
+        if isinstance(value, list):
+            heads = [_one_json(item, 60) for item in value[:3]]
+            return clip(f"{len(value)} items: " + "; ".join(h for h in heads if h), limit)
+        return clip(_one_json(value, limit), limit)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    if isinstance(value, list):
-        heads = [_one_json(item, 60) for item in value[:3]]
-        return clip(f"{len(value)} items: " + "; ".join(h for h in heads if h), limit)
-    return clip(_one_json(value, limit), limit)
 
 
 def _one_json(value: object, limit: int) -> str:

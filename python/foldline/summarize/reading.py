@@ -167,14 +167,18 @@ def _read_arguments(arguments_json: str, clean: Callable[[str], str]) -> dict[st
 
 
 def _scalars(value: object) -> list[str]:
-    if isinstance(value, dict):
-        return [s for v in value.values() for s in _scalars(v)]
-    if isinstance(value, list):
-        return [s for v in value[:50] for s in _scalars(v)]
-    if value is None or isinstance(value, bool):
-        return []
-    text = str(value)
-    return [text] if len(text) <= _ARGUMENT_CHARS else [text[:_ARGUMENT_CHARS]]
+    """The plain values of arguments in order, however deep they are nested."""
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += reversed(one.values())
+        elif isinstance(one, list):
+            waiting += reversed(one[:50])
+        elif one is not None and not isinstance(one, bool):
+            found.append(str(one)[:_ARGUMENT_CHARS])
+    return found
 
 
 def _late_call(offset: int, call_id: str, reading: Reading) -> Call:

@@ -59,7 +59,7 @@ def _extra(value: bytes, field: str) -> str:
         return ""
     try:
         msgspec.json.decode(value)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(
             f"{field}.extra", f"{len(value)} bytes", "UTF-8 JSON", f"{field}.extra is no JSON: {error}"
         ) from error

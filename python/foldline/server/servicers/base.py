@@ -78,8 +78,8 @@ def page_token(request: Message, position: Any, revision: int = 0) -> str:
     return base64.urlsafe_b64encode(token).decode().rstrip("=")
 
 
-def read_token(request: Any) -> tuple[Any, int] | None:
-    """Position and revision of a request's page token; None for the first page.
+def read_token(request: Any, of: type = int) -> tuple[Any, int] | None:
+    """Position, of the type that the list pages by, and revision of a request's page token; None for the first page.
 
     Raises:
         FoldlineError: PAGE_TOKEN_MISMATCH for a token of other parameters, or of none this server made.
@@ -89,8 +89,11 @@ def read_token(request: Any) -> tuple[Any, int] | None:
     try:
         raw = base64.urlsafe_b64decode(request.page_token + "=" * (-len(request.page_token) % 4))
         token = msgspec.json.decode(raw, type=_Token)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FoldlineError(Reason.PAGE_TOKEN_MISMATCH, "page_token is none of this server's") from error
+    position = token.position
+    if type(position) is not of or (isinstance(position, int) and not 0 <= position < 1 << 63):
+        raise FoldlineError(Reason.PAGE_TOKEN_MISMATCH, "page_token is none of this server's")
     if token.version != 1 or token.parameters != _parameters(request):
         raise FoldlineError(
             Reason.PAGE_TOKEN_MISMATCH,

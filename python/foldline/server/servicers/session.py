@@ -56,7 +56,7 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
         )  # fmt: skip
 
     def ListSessions(self, request: pb.ListSessionsRequest, context: grpc.ServicerContext) -> pb.ListSessionsResponse:
-        token, size = read_token(request), page_size(request.page_size)
+        token, size = read_token(request, str), page_size(request.page_size)
         caller = caller_of(request, context, "ListSessions")
         wanted, after, found = dict(request.labels), token[0] if token else "", list[Session]()
         while len(found) <= size:
@@ -131,6 +131,7 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
         page = list_rows.list_rows(
             self.services, caller_of(request, context, "ListRows"), request.session_id, view,
             None if view is RowView.ARCHIVE else revision, position, page_size(request.page_size, LONG_PAGE),
+            self.settings.max_message_bytes * 3 // 4,
         )  # fmt: skip
         rows = []
         for row, active in zip(page.rows, page.active, strict=True):

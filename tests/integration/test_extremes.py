@@ -1,0 +1,110 @@
+"""What is at the edge of every size: nested, huge and forged input (W5, W6, W8, R2)."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from foldline.v1 import (
+    compaction_service_pb2,
+    estimate_service_pb2,
+    model_pb2,
+    row_pb2,
+    session_service_pb2,
+)
+
+from tests.integration.host import SMALL, Host
+from tests.integration.test_boundaries import LONG
+from tests.support.requests import assistant, raw, result, user
+from tests.support.server import Client, refused
+
+
+def nested(depth: int) -> str:
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize("depth", [100, 700, 950, 5_000])
+def test_s8_deep_arguments_and_results_do_not_keep_a_session_from_folding(
+    client: Client, name: str, depth: int
+) -> None:
+    host = Host(client, name, auto_compact=False)
+    for n in range(3):
+        function = {"name": "f", "arguments": nested(depth)}
+        call = {"id": f"c{n}", "type": "function", "function": function}
+        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+        host.append(user(f"{n} {LONG}"), asked, result(f"c{n}", "[" * depth + "]" * depth), assistant(LONG))
+    host.compact()
+    assert host.verify().ok
+    assert host.rendered(row_pb2.FORMAT_ANTHROPIC_MESSAGES)
+
+
+@pytest.mark.parametrize("depth", [950, 5_000, 100_000])
+def test_w8_json_that_is_nested_too_deep_is_refused_or_taken_and_never_a_defect(
+    client: Client, name: str, depth: int
+) -> None:
+    host = Host(client, name)
+    prepared = host.prepare("r1", user("go"))
+    plain = row_pb2.Row(user=row_pb2.UserRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text="x"))]))
+    plain.extra = nested(depth).encode()
+    usage = compaction_service_pb2.Answer(usage_json=nested(min(depth, 10_000)).encode())
+    call = row_pb2.ToolCallBlock(call_id="c", name="f", arguments_json=nested(depth))
+    partial = compaction_service_pb2.Answer(partial=True)
+    partial.input.rows.rows.add().assistant.content.add().tool_call.CopyFrom(call)
+    partial.input.rows.rows[0].assistant.content.add().text.text = "so far"
+    normalize = estimate_service_pb2.NormalizeUsageRequest(model=SMALL, usage_json=nested(min(depth, 10_000)).encode())
+    for attempt in (
+        lambda: host.rows(plain),
+        lambda: host.record("r1", compaction_service_pb2.Outcome(prepare_id=prepared.prepare_id, answer=usage)),
+        lambda: host.record("r1", compaction_service_pb2.Outcome(prepare_id=prepared.prepare_id, answer=partial)),
+        lambda: client.estimate.NormalizeUsage(normalize),
+    ):
+        try:
+            attempt()
+        except Exception as error:
+            assert error.code().name == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
+    assert host.verify().ok
+
+
+@pytest.mark.parametrize("position", [-1, 2**63, 2**70, "x", None, [1], 1.5, True])
+def test_w6_a_forged_page_token_is_refused(client: Client, name: str, position: object) -> None:
+    host = Host(client, name)
+    host.append(user("one"), user("two"))
+    page = client.session.ListRows(session_service_pb2.ListRowsRequest(session_id=name, page_size=1))
+    token = json.loads(base64.urlsafe_b64decode(page.next_page_token + "=="))
+    token[2] = position
+    forged = base64.urlsafe_b64encode(json.dumps(token).encode()).decode().rstrip("=")
+    request = session_service_pb2.ListRowsRequest(session_id=name, page_token=forged)
+    assert refused(client.session.ListRows, request).reason == "PAGE_TOKEN_MISMATCH"
+
+
+def test_w5_a_listing_pages_by_bytes_before_a_message_is_too_large(client: Client, name: str) -> None:
+    host = Host(client, name)
+    for n in range(4):
+        host.append(user(f"{n} " + "lorem ipsum " * 550_000))
+    assert host.offsets() == [1, 2, 3, 4]
+    assert [r.offset for r in host.archive()] == [1, 2, 3, 4]
+
+
+FIELDS = ("input_tokens", "body_bytes", "overhead_tokens", "overhead_bytes", "output_reserve_tokens")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_p4_the_largest_number_that_can_be_stated_is_a_number(client: Client, name: str, field: str) -> None:
+    host = Host(client, name)
+    shape = compaction_service_pb2.RequestShape(model=SMALL, **{field: 2**63 - 1})
+    request = compaction_service_pb2.PrepareRequestRequest(session_id=name, run_id="r1", shape=shape)
+    request.append.CopyFrom(raw(user("go")))
+    assert client.compaction.PrepareRequest(request).prepare_id
+    assert host.verify().ok
+
+
+def test_4_3_usage_at_the_limit_of_its_type_leaves_the_session_readable(client: Client, name: str) -> None:
+    host = Host(client, name)
+    for _ in range(3):
+        prepared = host.prepare("r1", user("go"))
+        answer = compaction_service_pb2.Answer(usage=model_pb2.Usage(input_tokens=2**63 - 1, output_tokens=2**63 - 1))
+        answer.input.CopyFrom(raw(assistant("done")))
+        recorded = host.record("r1", compaction_service_pb2.Outcome(prepare_id=prepared.prepare_id, answer=answer))
+        assert not recorded.usage.counted
+    assert host.get().totals.usage[0].calls == 3
