@@ -207,7 +207,7 @@ class CadenceMachine(RuleBasedStateMachine):
         else:
             self.record = cadence.did_not_fit(self.record, cause)
 
-    @rule(change=st.sampled_from([cadence.edited, cadence.system_changed, cadence.forked]))
+    @rule(change=st.sampled_from([cadence.edited, cadence.system_changed]))
     def list_changes(self, change: object) -> None:
         self.record = change(self.record)  # type: ignore[operator]
         assert self.record.anchor is None

@@ -59,7 +59,6 @@ class Draft:
         self.events: list[Event] = []
         self._rounds: list[int] = []
         self._calls: list[CallUpdate] = []
-        self._pins: list[tuple[int, bool]] = []
         self.closed: list[ClosedRun] = []
         self._prepared: Prepared | None = None
         self._tools: Tools | None = None
@@ -120,9 +119,6 @@ class Draft:
         gone = tuple(SupersededRow(offset, *(fresh.get(offset) or self.live.size_of([offset]))) for offset in offsets)
         self.session = replace(self.session, superseded=self.session.superseded + gone)
 
-    def pin(self, changes: Sequence[tuple[int, bool]]) -> None:
-        self._pins += changes
-
     def close_run(self, closed: ClosedRun) -> None:
         self.closed.append(closed)
 
@@ -147,10 +143,10 @@ class Draft:
     def warn(self, code: WarningCode, message: str, *, event: bool = False, once: bool = False) -> None:
         """Puts a warning into the answer, and into the log if asked; ``once`` gives it once a session."""
         if once:
-            if code in self.session.cadence.warned:
+            record, due = cadence.warn_once(self.session.cadence, code)
+            if not due:
                 return
-            record = self.session.cadence
-            self.session = replace(self.session, cadence=replace(record, warned=(*record.warned, code)))
+            self.session = replace(self.session, cadence=record)
         self.warnings.append(Warning_(code, message))
         if event:
             self.event(EventKind.WARNING, warning=code, message=message)
@@ -180,7 +176,6 @@ class Draft:
             session=self.session,
             rows=tuple(self.rows),
             calls=tuple(self._calls),
-            pins=tuple(self._pins),
             events=tuple(self.events),
             closed_runs=tuple(self.closed),
             prepared=self._prepared,

@@ -359,11 +359,6 @@ def restored(cadence: Cadence, *, boundary: int, tokens: int) -> Cadence:
     )
 
 
-def forked(cadence: Cadence) -> Cadence:
-    """The record of a fork: boundaries and cadence go on, no count, anchor or fact (X3)."""
-    return edited(cadence)
-
-
 def transcript_grew(cadence: Cadence, tokens: int, policy: Policy) -> Cadence:
     """Ends a restore's guard once the transcript grew by ``min_progress`` (X2); ``tokens`` raw, as in ``restored``."""
     guarded = cadence.restored_tokens
