@@ -19,6 +19,7 @@ from foldline.formats.importers import Recording, Step, load
 from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
+    memory_pb2,
     model_pb2,
     pressure_pb2,
     row_pb2,
@@ -38,6 +39,9 @@ class Query:
     text: str
     marker: str = ""
     offset: int = 0
+
+    def answered_by(self, hit: memory_pb2.MemoryHit) -> bool:
+        return self.marker in hit.text if self.marker else hit.offset == self.offset
 
 
 @click.command()
@@ -103,12 +107,10 @@ def _play(channel: grpc.Channel, recording: Recording, *, shipped_questions: boo
 
     player.play(recording, on_prepared)
     for query in _questions(player, shipped_questions):
-        answer = player.search(query.text)
-        hit = next((h for h in answer.hits if _answers(h.text, h.offset, query)), None)
-        player.played.searches[-1] = (query.text, hit is not None)
+        hit = player.search(query.text, query.answered_by)
         say(f"  memory: {query.text!r}")
         if hit is None:
-            say(f"    not found among {len(answer.hits)} hits")
+            say("    not found")
         else:
             say(f"    row {hit.offset}, score {hit.score:.2f}: {_short(hit.text, query.marker)}")
     played = player.played
@@ -118,10 +120,6 @@ def _play(channel: grpc.Channel, recording: Recording, *, shipped_questions: boo
         f"{played.rows_archived} folded away; verified: {state}"
     )
     return played
-
-
-def _answers(text: str, offset: int, query: Query) -> bool:
-    return query.marker in text if query.marker else offset == query.offset
 
 
 def _tell_fold(player: Player, response: compaction_service_pb2.PrepareRequestResponse, say: Say) -> None:

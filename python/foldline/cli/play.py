@@ -19,6 +19,7 @@ from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
     compaction_service_pb2_grpc,
+    memory_pb2,
     memory_service_pb2,
     memory_service_pb2_grpc,
     model_pb2,
@@ -38,8 +39,6 @@ class Played:
     session_id: str
     requests: int = 0
     folds: int = 0
-    too_large: int = 0
-    bounded: int = 0
     rows_total: int = 0
     rows_active: int = 0
     rows_archived: int = 0
@@ -103,8 +102,6 @@ class Player:
         response = self.compaction.PrepareRequest(request)
         self._apply(response)
         self.played.folds += response.HasField("fold")
-        self.played.too_large += response.action == compaction_pb2.ACTION_TOO_LARGE
-        self.played.bounded += bool(response.bounded)
         if on_prepared is not None:
             on_prepared(self, step, response)
         self._previous = None
@@ -140,18 +137,17 @@ class Player:
         )
         self._previous = None
 
-    def search(self, query: str, marker: str = "") -> memory_service_pb2.SearchMemoryResponse:
-        """Asks memory, and notes whether a hit holds ``marker`` (any hit counts without one)."""
+    def search(self, query: str, answers: Callable[[memory_pb2.MemoryHit], bool]) -> memory_pb2.MemoryHit | None:
+        """Asks memory, and notes whether a hit answers; returns the best that does."""
         answer = self.memory.SearchMemory(
             memory_service_pb2.SearchMemoryRequest(session_id=self.session_id, query=query)
         )
-        self.played.searches.append((query, any(marker in hit.text for hit in answer.hits)))
-        return answer
+        found = next(filter(answers, answer.hits), None)
+        self.played.searches.append((query, found is not None))
+        return found
 
     def verify(self) -> session_service_pb2.VerifySessionResponse:
-        verified = self.sessions.VerifySession(
-            session_service_pb2.VerifySessionRequest(session_id=self.session_id)
-        )
+        verified = self.sessions.VerifySession(session_service_pb2.VerifySessionRequest(session_id=self.session_id))
         played = self.played
         played.rows_total, played.rows_active = verified.rows_total, verified.rows_active
         played.rows_archived, played.verify_ok = verified.rows_archived, verified.ok
