@@ -21,6 +21,7 @@ from foldline.v1 import (
     compaction_service_pb2,
     event_service_pb2,
     memory_service_pb2,
+    policy_pb2,
     row_pb2,
     session_service_pb2,
 )
@@ -38,7 +39,7 @@ COMMENTS = {
 }
 
 NOT_RAISED = {
-    "CURATOR_UNAVAILABLE", "CURATOR_FAILED", "PROJECTION_NOT_FOUND", "PROJECTION_EXPIRED", "CHECKPOINTS_DISABLED",
+    "CURATOR_FAILED", "PROJECTION_NOT_FOUND", "PROJECTION_EXPIRED", "CHECKPOINTS_DISABLED",
     "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "TENANT_DENIED", "READ_ONLY", "ADMIN_ONLY", "EMBEDDING_MISMATCH",
     # A search goes on without its embedder and says `degraded` (M8): the reason stays in the log.
     "EMBEDDER_UNAVAILABLE",
@@ -252,6 +253,16 @@ def _summarizer(_: Client, folder: Path) -> Refusal:
     with running_server(folder, summarizer=source) as client:
         long_session(client)
         return compact(client)
+
+
+@case("CURATOR_UNAVAILABLE", failure="CURATOR_UNAVAILABLE", checks="")
+def _no_curator(client: Client, _: Path) -> Refusal:
+    """S2: the configured source is not there, and another may not write instead."""
+    long_session(client)
+    request = session_service_pb2.UpdateSessionRequest(session_id="s")
+    request.policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR
+    client.session.UpdateSession(request)
+    return compact(client)
 
 
 @case("REWRITE_REJECTED", failure="SUMMARY_REJECTED", checks="V6")
