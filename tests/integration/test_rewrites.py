@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.integration.host import Host
 from tests.integration.test_boundaries import LONG, codes
 from tests.integration.test_readings import system
 from tests.support.requests import assistant, calls, result, user
-from tests.support.server import Client, refused, running_server
+from tests.support.server import Client, refused, running_server, until
 
 
 class Slow:
@@ -61,9 +60,17 @@ def long_session(client: Client, name: str, turns: int = 14) -> Host:
     return host
 
 
-def compacted(host: Host, **fields: str) -> list[compaction_service_pb2.CompactSessionResponse]:
+def compacted(
+    host: Host, waits: threading.Event | None = None, **fields: str
+) -> list[compaction_service_pb2.CompactSessionResponse]:
+    """Every message of a manual fold; ``waits`` is set once it says that it waits for a running one."""
     request = compaction_service_pb2.CompactSessionRequest(session_id=host.id, **fields)
-    return list(host.client.compaction.CompactSession(request))
+    told = []
+    for message in host.client.compaction.CompactSession(request):
+        told.append(message)
+        if waits is not None and message.progress.phase == compaction_pb2.PROGRESS_PHASE_WAITING:
+            waits.set()
+    return told
 
 
 def test_l2_a_second_fold_joins_the_running_one_and_is_told(slow: tuple[Client, Slow]) -> None:
@@ -72,11 +79,14 @@ def test_l2_a_second_fold_joins_the_running_one_and_is_told(slow: tuple[Client, 
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(compacted, host)
         assert source.started.wait(10)
-        second = pool.submit(compacted, host, request_id="second")
+        waits = threading.Event()
+        second = pool.submit(compacted, host, waits, request_id="second")
         request = compaction_service_pb2.PrepareRequestRequest(session_id="s", run_id="r1")
         request.append.raw.format, request.append.raw.json = row_pb2.FORMAT_OPENAI_CHAT, json.dumps(user("go")).encode()
         third = pool.submit(client.compaction.PrepareRequest, request)
-        time.sleep(0.3)
+        assert waits.wait(10)
+        # The boundary is entered with its rows, in one commit, before it waits.
+        assert until(lambda: host.get().totals.rows_total == 29)
         assert not second.done()
         assert not third.done()
         source.go_on.set()
@@ -99,8 +109,9 @@ def test_l2_instructions_are_not_answered_by_a_fold_that_did_not_have_them(slow:
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(compacted, host)
         assert source.started.wait(10)
-        second = pool.submit(compacted, host, instructions="Keep every number.")
-        time.sleep(0.2)
+        waits = threading.Event()
+        second = pool.submit(compacted, host, waits, instructions="Keep every number.")
+        assert waits.wait(10)
         for n in range(8):
             host.append(user(f"later {n} {LONG}"), assistant("noted"))
         source.go_on.set()

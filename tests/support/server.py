@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,16 @@ class Refusal:
     violations: tuple[tuple[str, str], ...] = ()
     retry_seconds: float | None = None
     domain: str = ""
+
+
+def until(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Waits for what another thread or process brings about; False if it takes longer."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def refusal_of(error: grpc.RpcError) -> Refusal:

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -27,7 +27,7 @@ from foldline.v1 import (
 from foldline.v1 import session_service_pb2 as pb
 
 from tests.support.requests import append, assistant, create, prepare, user
-from tests.support.server import Client, Refusal, refusal_of, refused, running_server, started
+from tests.support.server import Client, Refusal, refusal_of, refused, running_server, started, until
 
 GET = pb.GetSessionRequest(session_id="s")
 
@@ -198,15 +198,6 @@ class waiting_fold:
     def __exit__(self, *error: object) -> None:
         self.source.go_on.set()
         self.server.__exit__(None, None, None)
-
-
-def until(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def opens(client: Client) -> bool:
