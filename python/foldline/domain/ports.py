@@ -270,8 +270,8 @@ class Store(StoreReads, Protocol):
 
         Raises:
             RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
-            FoldlineError: SESSION_NOT_FOUND; REQUEST_ID_REUSED where another request has just been answered under the id;
-                INTERNAL where rows are out of order.
+            FoldlineError: SESSION_NOT_FOUND; REQUEST_ID_REUSED where another request has just been answered under the
+                id; INTERNAL where rows are out of order.
         """
 
     def drop_scope(self, key: int) -> int:
