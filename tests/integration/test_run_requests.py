@@ -203,3 +203,36 @@ def test_1_rows_of_no_run_before_a_summary_of_their_run_are_its_request_still(cl
 
 def _text(text: str) -> row_pb2.UserRow:
     return row_pb2.UserRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text=text))])
+
+
+def test_f3_a_continued_run_goes_on_with_the_ledger_of_the_run_before(client: Client, name: str) -> None:
+    """§1 continued run: no call of its rounds is forgotten, whichever run folded them; a new request starts none."""
+    host = Host(client, name)
+    prepared = host.prepare("r1", user("Fix it."))
+    for n in range(5):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r1", result(f"c{n}", f"output {n}: {LONG}"), previous_answer=outcome)
+    host.compact()
+    assert "read({}) ×4: ran" in host.rendered()[1]["content"]
+    host.refuse("r1", prepared.prepare_id, 413, "request_too_large")
+    again = host.prepare("r2")
+    assert again.fold.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT
+    assert "read({}) ×5: ran" in host.rendered()[1]["content"]
+    host.refuse("r2", again.prepare_id, 429, "rate limit")
+    prepared = host.prepare("r3")
+    for n in range(5, 8):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r3", result(f"c{n}", f"output {n}: {LONG}"), previous_answer=outcome)
+    host.compact()
+    assert "read({}) ×7: ran" in host.rendered()[1]["content"]
+    host.record("r3", host.answer(prepared, assistant("done"), finish=COMPLETED))
+    prepared = host.prepare("r4", user("Something else."))
+    for n in range(8, 11):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("r4", result(f"c{n}", f"output {n}: {LONG}"), previous_answer=outcome)
+    host.compact()
+    host.compact()
+    ledgers = [m["content"].split("Calls already made")[1:] for m in host.rendered() if m["role"] == "user"]
+    assert [text for parts in ledgers for text in parts if "×2: ran" in text]
+    assert not [text for parts in ledgers for text in parts if "×7" in text]
+    assert host.verify().ok, host.verify().faults

@@ -437,7 +437,7 @@ def _after(planned: FoldPlan, summary: int) -> list[int]:
 
 
 def _folded(session: Session, planned: FoldPlan, rows: Mapping[int, Row]) -> Session:
-    """Calls and run after the fold: open calls of folded rows are late from now on (R3), the ledger is the plan's (F3)."""
+    """Calls and run after the fold: open calls of folded rows are late now (R3), the ledger is the plan's (F3)."""
     gone = set(planned.discard)
     calls = tuple(
         replace(c, folded=True) if c.offset in gone else c

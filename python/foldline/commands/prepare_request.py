@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from foldline.commands.append_rows import count_imported
 from foldline.commands.draft import Draft
 from foldline.commands.fold import FoldOutcome, FoldRequest, note_skip, run_fold
+from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.list_rows import to_row
@@ -295,7 +296,8 @@ def _open(services: Services, draft: Draft, run_id: str) -> None:
     run = opened.open_run
     assert run is not None
     tokens = draft.size_of(run.request)[0]
-    draft.session = replace(opened, open_run=replace(run, request_tokens=tokens))
+    ledger = calls_taken_over(services, live, run)
+    draft.session = replace(opened, open_run=replace(run, request_tokens=tokens, ledger=ledger))
 
 
 def _trailing(facts: Sequence[RowFacts]) -> list[RowFacts]:

@@ -9,6 +9,7 @@ import msgspec
 
 from foldline import _core
 from foldline.commands.draft import chained, commit, measured, media_tokens
+from foldline.commands.folded_calls import folded_calls
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.list_rows import to_row
@@ -24,8 +25,8 @@ from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Batch, Rewrite, StoredRow
 from foldline.domain.rows import CompactionSummaryRow, Row, ToolResultRow, calls_of
 from foldline.domain.session import CallState, Session
-from foldline.engine import appending, cadence, ledger
-from foldline.engine.lineage import expand, folded_offsets, lineage, visible_ranges
+from foldline.engine import appending, cadence
+from foldline.engine.lineage import folded_offsets, lineage, visible_ranges
 from foldline.engine.relisting import check_edit, open_folded, relist
 from foldline.engine.structure import analyze
 
@@ -190,9 +191,9 @@ def _callers(
 ) -> dict[tuple[int, str], CallState]:
     """The calls of folded rows that wait for a result once ``after`` is the list."""
     waiting = {(c.offset, c.call_id) for c in open_folded(services.store.calls(session.key), after, folded)}
-    rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))
     # What is recorded is the newest result; where a restore took that away, an older one may be folded with its call.
     waiting -= _answered(services, session, {o for o in folded if waiting and o > min(waiting)[0]})
+    rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))
     return {
         (r.offset, call.call_id): CallState(r.offset, call.call_id, call.name, r.run_id)
         for r in rows
@@ -201,7 +202,6 @@ def _callers(
     }
 
 
-def _restored(
 def _answered(services: Services, session: Session, offsets: set[int]) -> set[tuple[int, str]]:
     """The calls, as (offset, id), that some rows hold the final result of."""
     found = set()
@@ -212,6 +212,7 @@ def _answered(services: Services, session: Session, offsets: set[int]) -> set[tu
     return found
 
 
+def _restored(
     services: Services, state: Session, rows: Sequence[Row], folds: Sequence[Rewrite], tokens: int
 ) -> Session:
     """The cadence record (X2), and the open run's ledger as of the folds that are in effect again (F3)."""
@@ -222,13 +223,7 @@ def _answered(services: Services, session: Session, offsets: set[int]) -> set[tu
     state, run = replace(state, cadence=record), state.open_run
     if run is None:
         return state
-    active, start = {r.offset for r in rows}, min(run.request, default=run.opened_offset)
-    records = [f.record for f in folds if f.record is not None and f.record.boundary >= run.opened_boundary]
-    gone = {o for record in records for o in expand(record.discarded) if o > start} - active
-    folded = [to_row(r) for r in services.store.read_rows(state.key, sorted(gone))]
-    made = ledger.calls_of_rounds([*folded, *rows], state.calls)
-    calls = [c for r in folded for c in made.get(r.offset, ())]
-    return replace(state, open_run=replace(run, ledger=ledger.merge((), calls)))
+    return replace(state, open_run=replace(run, ledger=folded_calls(services, state, run, folds, rows)))
 
 
 def wait_for_barrier(live: LiveSession, caller: Caller) -> None:

@@ -121,7 +121,7 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
         continues: the run whose request this one took over, or empty.
         rounds: assistant rows of this run so far; 0 means that its checks are whole.
         opened_offset: first offset that could be this run's own.
-        ledger: calls of this run's rounds that are already folded, oldest first.
+        ledger: calls of this run's rounds that are already folded, oldest first; those of a run it continues too.
         share: what the run's results were last bounded to (B9).
     """
 

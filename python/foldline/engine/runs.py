@@ -90,7 +90,7 @@ def _uncarried_if_late(row: RowFacts, session: Session) -> bool:
 
 
 def close_run(session: Session, outcome: RunOutcome) -> tuple[Session, ClosedRun]:
-    """Closes the open run; its unanswered calls are closed with it (R3), its ledger ends (F3).
+    """Closes the open run; its unanswered calls are closed with it (R3), its ledger ends unless it is continued (F3).
 
     Raises:
         FoldlineError: RUN_NOT_OPEN.
