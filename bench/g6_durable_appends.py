@@ -83,9 +83,9 @@ class Product:
 
     def __init__(self, path: Path) -> None:
         self._store = SqliteStore(path, synchronous="FULL")
+        made, model = "2026-01-01T00:00:00Z", ModelRef("openai", "x")
         self._sessions = [
-            self._store.create_session(Session(0, "bench", f"s{i}", "2026-01-01T00:00:00Z", ModelRef("openai", "x")), None)
-            for i in range(CALLERS)
+            self._store.create_session(Session(0, "bench", f"s{i}", made, model), None) for i in range(CALLERS)
         ]
 
     def append(self, caller: int, offset: int, body: bytes) -> None:
