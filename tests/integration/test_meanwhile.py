@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from foldline.domain.folding import SummaryRequest, SummaryResult
-from foldline.v1 import compaction_pb2, compaction_service_pb2, event_pb2
+from foldline.v1 import compaction_pb2, compaction_service_pb2, event_pb2, policy_pb2, session_service_pb2
 
 from tests.integration.host import SMALL, Host
 from tests.integration.test_boundaries import LONG, codes
@@ -128,3 +128,29 @@ def test_h_callers_that_append_while_a_fold_runs_lose_nothing(slow: tuple[Client
         appending.result()
     assert set(taken) <= set(host.offsets()), "what came during the fold stands behind it"
     assert host.verify().ok
+
+
+def test_l2_a_session_deleted_during_its_fold_can_be_created_again_at_once(slow: tuple[Client, Slow]) -> None:
+    client, source = slow
+    host = long_session(client, "s")
+    with ThreadPoolExecutor(2) as pool:
+        folding = pool.submit(refused, host.compact)
+        assert source.started.wait(10)
+        waiting = pool.submit(refused, client.compaction.PrepareRequest, asked(host, "r1", "go"))
+        client.session.DeleteSession(session_service_pb2.DeleteSessionRequest(session_id="s"))
+        again = Host(client, "s")
+        assert again.append(user("anew")).first_offset == 1
+        source.go_on.set()
+        assert folding.result().reason == waiting.result().reason == "SESSION_NOT_FOUND"
+    assert again.offsets() == [1]
+    assert again.events() == []
+    assert again.verify().ok
+
+
+def test_4_5_a_session_that_bounds_the_factor_widely_leaves_others_their_bounds(client: Client, name: str) -> None:
+    wild = Host(client, f"{name}-wild", estimate=policy_pb2.EstimatePolicy(factor_min=1e6, factor_max=1e6))
+    tame = Host(client, f"{name}-tame", estimate=policy_pb2.EstimatePolicy(factor_min=0.9, factor_max=1.1))
+    prepared = wild.prepare("r1", user("go"))
+    wild.refuse("r1", prepared.prepare_id, 400, "maximum context length is 4000 tokens")
+    assert wild.prepare("r2", user("go")).pressure_checked.estimator_factor == 1e6
+    assert tame.prepare("r1", user("go")).pressure_checked.estimator_factor == 1.1

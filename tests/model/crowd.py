@@ -168,7 +168,7 @@ class Crowd:
             if not state.started.keys() - state.ended or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
-        known, pinned = set(state.archive), set(state.pinned)
+        known = set(state.archive)
         rows = look.listed(state, session_pb2.ROW_VIEW_ARCHIVE)
         look.learn(state, rows)
         got = look.get(state)
@@ -177,7 +177,7 @@ class Crowd:
         active = [r.offset for r in look.listed(state, session_pb2.ROW_VIEW_ACTIVE)]
         gone = (set(state.active) | set(state.archive) - known) - set(active)
         for offset in gone:
-            require(not state.archive[offset].row.pinned and offset not in pinned, "F9", f"pinned row {offset} folded")
+            require(offset not in state.pinned, "F9", f"pinned row {offset} folded")
         self._folds(known)
         state.folded |= gone
         state.folds = got.totals.folds

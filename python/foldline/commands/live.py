@@ -235,7 +235,7 @@ class Sessions:
         try:
             # Loading holds the slot's lock alone: a long transcript delays no other session.
             with slot.lock:
-                if slot.live is None:
+                if slot.live is None or slot.live.stale:
                     slot.live = self._load(tenant, session_id)
                 live = slot.live
             yield live
@@ -245,6 +245,14 @@ class Sessions:
                 if slot.users == 0 and (slot.live is None or slot.live.stale):
                     self._slots.pop(key, None)
                 self._evict()
+
+    def forget(self, tenant: str, session_id: str) -> None:
+        """Lets go of what was in memory under an id that has just become another session."""
+        with self._lock:
+            slot = self._slots.get((tenant, session_id))
+        if slot is not None:
+            with slot.lock:
+                slot.live = None
 
     def _load(self, tenant: str, session_id: str) -> LiveSession:
         session = self.store.load_session(tenant, session_id)

@@ -186,7 +186,7 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
     first, last = draft.append([_with_model(r, model) for r in kept], prepared.run_id)
     normalized = _usage(answer, raw_usage, info)
     raw_tokens = prepared.request_tokens
-    known = services.factor(draft.session.tenant, prepared.model)
+    known = services.factor_of(draft.session, prepared.model)
     estimate = factor.apply(known, raw_tokens)
     record, verdict = cadence.answered(
         draft.session.cadence,
@@ -310,7 +310,7 @@ def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
             tokens=classified.named_tokens or 0, limit=classified.named_limit,
         )  # fmt: skip
         if kind is RefusalKind.CONTEXT_EXCEEDED:
-            known: Factor = draft.services.factor(draft.session.tenant, prepared.model)
+            known: Factor = draft.services.factor_of(draft.session, prepared.model)
             policy = draft.services.policy(draft.session).policy
             draft.learn(factor.learn_refusal(known, prepared.request_tokens, named, policy))
     finish(draft, RunOutcome.FAILED)

@@ -180,7 +180,7 @@ def host_exact(services: Services, live: LiveSession, reply: Reply, shape: Reque
     now = live.offsets()
     added = live.size_of(set(now).difference(before))
     gone = services.store.read_rows(live.session.key, sorted(set(before).difference(now)))
-    learned = services.factor(live.session.tenant, shape.model if shape.model.model else live.session.model)
+    learned = services.factor_of(live.session, shape.model if shape.model.model else live.session.model)
     tokens = round((added[0] - sum(r.tokens for r in gone)) * learned.value)
     return exact.shifted(tokens, added[1] - sum(r.bytes for r in gone))
 

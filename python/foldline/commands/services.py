@@ -16,6 +16,7 @@ from foldline.domain.ports import Formats, Memory, Store, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
 from foldline.engine.catalog import Catalog
+from foldline.engine.factor import within
 
 WEIGHTED_BYTES = "weighted_bytes"
 """Estimator name where no vocabulary is embedded (4.5)."""
@@ -82,6 +83,10 @@ class Services:
             if len(self._factors) < MAX_FACTORS:
                 self._factors[tenant, model] = known
         return known
+
+    def factor_of(self, session: Session, model: ModelRef) -> Factor:
+        """The learned factor within the bounds of the session's policy: sessions that share it may bound it apart."""
+        return within(self.factor(session.tenant, model), self.policy(session).policy)
 
     def learned(self, tenant: str, factor: Factor) -> None:
         """Takes a committed factor."""

@@ -76,6 +76,7 @@ def create_session(services: Services, caller: Caller, new: NewSession) -> Sessi
     )
     try:
         services.store.create_session(session, remember(services, caller, new.request_id, session_id))
+        services.sessions.forget(caller.tenant, session_id)
     except FoldlineError:
         # The same request may have come twice at once: the other one's answer is this one's too (W2).
         found = repeated(services, caller, 0, new.request_id)
@@ -97,7 +98,7 @@ def get_session(services: Services, caller: Caller, session_id: str) -> SessionV
         entries, pending = services.memory.counts(session.key)
         return SessionView(
             session, services.policy(session), services.store.count_rows(session.key), len(live.ledger),
-            factor.apply(services.factor(session.tenant, session.model), tokens), size, entries, pending,
+            factor.apply(services.factor_of(session, session.model), tokens), size, entries, pending,
         )  # fmt: skip
 
 

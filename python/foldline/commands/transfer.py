@@ -136,6 +136,7 @@ def import_session(
     session = replace(archive.session, key=0, tenant=caller.tenant, session_id=name)
     try:
         services.store.import_session(replace(archive, session=session), remember(services, caller, request_id, name))
+        services.sessions.forget(caller.tenant, name)
     except FoldlineError:
         # As for a session created twice at once (W2).
         found = repeated(services, caller, 0, request_id)

@@ -17,6 +17,12 @@ def apply(factor: Factor, raw: int) -> int:
     return math.ceil(raw * factor.value)
 
 
+def within(factor: Factor, policy: Policy) -> Factor:
+    """The factor as a policy bounds it."""
+    value = _bounded(factor.value, policy)
+    return factor if value == factor.value else replace(factor, value=value)
+
+
 def learn(factor: Factor, estimated_raw: int, reported: int, policy: Policy) -> Factor:
     """Moves the factor towards a provider's count of a request.
 
