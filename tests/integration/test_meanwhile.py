@@ -154,3 +154,15 @@ def test_4_5_a_session_that_bounds_the_factor_widely_leaves_others_their_bounds(
     wild.refuse("r1", prepared.prepare_id, 400, "maximum context length is 4000 tokens")
     assert wild.prepare("r2", user("go")).pressure_checked.estimator_factor == 1e6
     assert tame.prepare("r1", user("go")).pressure_checked.estimator_factor == 1.1
+
+
+def test_4_5_what_an_answer_teaches_counts_for_the_request_that_it_comes_with(client: Client, name: str) -> None:
+    """L1: the answer before it, or ``RecordAnswer``: one and the same."""
+    host = Host(client, name)
+    first, request = asked(host, "r1", LONG), asked(host, "r1", "go")
+    first.shape.model.model = request.shape.model.model = f"own-{name}"
+    first.request_id = ""
+    prepared = client.compaction.PrepareRequest(first)
+    request.previous_answer.prepare_id = prepared.prepare_id
+    request.previous_answer.answer.usage.input_tokens = prepared.pressure_sent.forecast_tokens * 2
+    assert client.compaction.PrepareRequest(request).pressure_checked.estimator_factor == 2.0

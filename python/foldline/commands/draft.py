@@ -13,9 +13,10 @@ from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.events import Event, Warning_
 from foldline.domain.models import Factor
 from foldline.domain.ports import Batch, CallUpdate, StoredRequest, StoredRow, Tools
-from foldline.domain.rows import MEDIA, NewRow, Row, RowBody, UserRow, encode_body, kind_of
+from foldline.domain.rows import MEDIA, ModelRef, NewRow, Row, RowBody, UserRow, encode_body, kind_of
 from foldline.domain.session import ClosedRun, Prepared, Session, SupersededRow
 from foldline.engine import appending, cadence
+from foldline.engine.factor import within
 
 REVISION_KINDS = {kind: number for number, kind in enumerate(RevisionKind)}
 """The kind byte of the digest chain."""
@@ -128,6 +129,12 @@ class Draft:
 
     def learn(self, factor: Factor) -> None:
         self._factor = factor
+
+    def factor_of(self, model: ModelRef) -> Factor:
+        """The learned factor of a model, with what the answer in this draft taught."""
+        if self._factor is not None and self._factor.model == model:
+            return within(self._factor, self.services.policy(self.session).policy)
+        return self.services.factor_of(self.session, model)
 
     def know_tools(self, tools: Tools) -> None:
         self._tools = tools

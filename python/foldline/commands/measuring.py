@@ -112,7 +112,7 @@ def measurement(
     in_run = run is not None and run.rounds > 0
     return Measurement(
         model=model,
-        factor=services.factor_of(session, model),
+        factor=draft.factor_of(model),
         transcript_tokens=tokens,
         transcript_bytes=size,
         tools_tokens=tools.tokens,

@@ -76,6 +76,7 @@ class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
         boundaries: number of the next boundary.
         left_tokens: estimate the last fold left; ``left_threshold`` is the T it was judged by (C3).
         fit_attempts: P6 attempts since the last answered request (C4).
+        cooldown_from: when the cooldown started: a clock that is set back behind it ends it.
         restored_tokens: estimate at the last restore while X2 still holds.
         paid_attempts: times of attempts of the last hour that called a paid source, newest last (C6).
         spending: what they cost, by hour, of the last day.
@@ -93,6 +94,7 @@ class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
     left_threshold: int | None = None
     summary_sizes: tuple[int, ...] = ()
     cooldown_until: float | None = None
+    cooldown_from: float | None = None
     restored_tokens: int | None = None
     last_skip: SkipReason | None = None
     paid_attempts: tuple[float, ...] = ()

@@ -224,6 +224,7 @@ def fold_committed(
         left_threshold=threshold,
         summary_sizes=(*cadence.summary_sizes, summary_tokens)[-3:],
         cooldown_until=cadence.cooldown_until if barred else None,
+        cooldown_from=cadence.cooldown_from if barred else None,
         restored_tokens=None,
         last_skip=None,
     )
@@ -245,7 +246,9 @@ def attempt_failed(
     if trigger in _MANUAL_TRIGGERS or (trigger == Trigger.DID_NOT_FIT and only_not_smaller):
         return cadence
     until = now + max(policy.cooldown, retry_after or 0.0)
-    return replace(cadence, cooldown_until=max(until, cadence.cooldown_until or until))
+    if cadence.cooldown_until is not None and _cools(cadence, now):
+        until = max(until, cadence.cooldown_until)
+    return replace(cadence, cooldown_until=until, cooldown_from=now)
 
 
 def skipped(cadence: Cadence, reason: SkipReason) -> tuple[Cadence, bool]:
@@ -420,19 +423,23 @@ def _trigger(live: list[Signal], manual_trigger: Trigger) -> Trigger:
 
 def _gate(trigger: Trigger, cadence: Cadence, policy: Policy, now: float, paid: bool) -> Suppression | None:
     """C5, which a manual fold ignores, then C6, which the first two P6 attempts pass."""
-    cooling = cadence.cooldown_until is not None and now < cadence.cooldown_until
-    if cooling and trigger not in _MANUAL_TRIGGERS:
+    if _cools(cadence, now) and trigger not in _MANUAL_TRIGGERS:
         return Suppression.COOLDOWN
     if paid and not _fit_exempt(trigger, cadence) and budget_spent(cadence, policy, now=now):
         return Suppression.BUDGET
     return None
 
 
+def _cools(cadence: Cadence, now: float) -> bool:
+    start = cadence.cooldown_from
+    return cadence.cooldown_until is not None and now < cadence.cooldown_until and (start is None or start <= now)
+
+
 def budget_spent(cadence: Cadence, policy: Policy, *, now: float) -> bool:
     """Whether no further paid source may be called (C6): by attempts of the last hour, tokens and cost of the day."""
-    if sum(now - t < HOUR for t in cadence.paid_attempts) >= policy.max_paid_folds_per_hour:
+    if sum(0 <= now - t < HOUR for t in cadence.paid_attempts) >= policy.max_paid_folds_per_hour:
         return True
-    today = [s for s in cadence.spending if int(now // HOUR) - s.hour < HOURS_A_DAY]
+    today = [s for s in cadence.spending if 0 <= int(now // HOUR) - s.hour < HOURS_A_DAY]
     if policy.max_tokens_per_day is not None and sum(s.tokens for s in today) >= policy.max_tokens_per_day:
         return True
     return policy.max_cost_per_day is not None and sum(s.cost for s in today) >= policy.max_cost_per_day

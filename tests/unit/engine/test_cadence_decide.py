@@ -245,3 +245,15 @@ def test_s2_a_cooling_source_gives_way_only_where_the_host_chose_so(
 )
 def test_w9_too_little_time_is_a_skip(m: Measurement, left: float | None, skip: SkipReason | None) -> None:
     assert decide(m, Cadence(), deadline_left=left).skip == skip
+
+
+def test_c5_a_clock_that_was_set_back_does_not_keep_a_session_from_folding() -> None:
+    cooling = Cadence(cooldown_until=NOW + 86_400, cooldown_from=NOW + 85_800)
+    assert decide(HISTORY, cooling).fold
+    assert not decide(HISTORY, cooling, now=NOW + 85_800).fold
+
+
+def test_c6_attempts_and_spending_of_a_later_time_count_nothing() -> None:
+    ahead = Cadence(paid_attempts=(NOW + 7_200,), spending=(Spend(int(NOW // 3_600) + 2, 500, 1.0),))
+    policy = replace(Policy(), max_paid_folds_per_hour=1, max_tokens_per_day=1)
+    assert decide(HISTORY, ahead, policy, paid=True).fold

@@ -113,6 +113,12 @@ def test_c5_a_cooldown_is_never_shortened() -> None:
     assert found.cooldown_until == NOW + 5_000
 
 
+def test_c5_a_clock_that_is_set_back_ends_a_cooldown() -> None:
+    failed = cadence.attempt_failed(Cadence(), now=NOW, policy=Policy(), trigger=Trigger.AUTOMATIC)
+    again = cadence.attempt_failed(failed, now=NOW - 86_400, policy=Policy(), trigger=Trigger.AUTOMATIC)
+    assert again.cooldown_until == NOW - 86_400 + Policy().cooldown
+
+
 def test_c8_a_skip_is_an_event_when_its_reason_changes() -> None:
     first, is_new = cadence.skipped(Cadence(), SkipReason.CADENCE)
     assert is_new
