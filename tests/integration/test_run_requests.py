@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
-from foldline.v1 import compaction_pb2, compaction_service_pb2, event_pb2, policy_pb2, row_pb2, session_service_pb2
+from foldline.v1 import compaction_pb2, compaction_service_pb2, event_pb2, row_pb2
 from google.protobuf import duration_pb2
 
 from tests.integration.host import Host
 from tests.integration.test_boundaries import LONG, codes
 from tests.support.requests import assistant, calls, result, user
-from tests.support.server import Client, refused
+from tests.support.server import Client, refused, running_server
 
 COMPLETED = compaction_pb2.RUN_OUTCOME_COMPLETED
 
@@ -119,24 +119,21 @@ def test_an_outcome_without_a_run_is_of_the_run_it_was_prepared_for(client: Clie
     assert host.record("", host.answer(prepared, assistant("ok"))).first_offset == 2
 
 
-def test_l4_rows_of_the_run_end_its_idling(client: Client, name: str) -> None:
-    host = Host(client, name)
-    client.session.UpdateSession(_ttl(name, 0.4))
-    host.prepare("r1", user("go"))
-    for _ in range(4):
-        time.sleep(0.2)
-        host.append(user("still there"), run_id="r1")
-    assert refused(host.prepare, "r2", user("other")).reason == "RUN_ALREADY_OPEN"
-    time.sleep(0.5)
-    response = host.prepare("r2", user("other"))
-    assert "RUN_EXPIRED" in codes(response.warnings)
-    (event,) = [e for e in host.events() if e.kind == event_pb2.EVENT_KIND_RUN_SUPERSEDED]
-    assert event.run_id == "r1"
-
-
-def _ttl(name: str, seconds: float) -> session_service_pb2.UpdateSessionRequest:
-    policy = policy_pb2.Policy(run_ttl=duration_pb2.Duration(nanos=int(seconds * 1e9)))
-    return session_service_pb2.UpdateSessionRequest(session_id=name, policy=policy)
+def test_l4_rows_of_the_run_end_its_idling(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    with running_server(tmp_path, clock=lambda: now[0]) as client:
+        host = Host(client, "idle", run_ttl=duration_pb2.Duration(seconds=600))
+        host.prepare("r1", user("go"))
+        for _ in range(4):
+            now[0] += 300
+            host.append(user("still there"), run_id="r1")
+        now[0] += 599
+        assert refused(host.prepare, "r2", user("other")).reason == "RUN_ALREADY_OPEN"
+        now[0] += 1
+        response = host.prepare("r2", user("other"))
+        assert "RUN_EXPIRED" in codes(response.warnings)
+        (event,) = [e for e in host.events() if e.kind == event_pb2.EVENT_KIND_RUN_SUPERSEDED]
+        assert event.run_id == "r1"
 
 
 def test_1_boundaries_of_an_imported_history_count_however_it_came(client: Client, name: str) -> None:

@@ -77,8 +77,9 @@ def test_what_was_sent_stays_a_prefix(ops: list[Operation]) -> None:
         if folded is not None or new_system:
             sent = ()
         now = arranged(host).items
-        # A last, paused row may still be continued or lose its server call.
-        stable = sent[:-1] if sent and host_paused(sent[-1]) else sent
+        # A paused row may still be continued or lose its server call, and what came behind it moves behind that (R5).
+        last = max((i for i, item in enumerate(sent) if isinstance(item, AssistantItem)), default=None)
+        stable = sent[:last] if last is not None and host_paused(sent[last]) else sent
         assert [content(i) for i in now[: len(stable)]] == [content(i) for i in stable]
         if host.waiting and not waiting:
             sent = now

@@ -133,10 +133,13 @@ def config_of(folder: Path, settings: Mapping[str, Any] | None = None) -> Config
 
 @contextlib.contextmanager
 def started(
-    folder: Path, settings: Mapping[str, Any] | None = None, summarizer: Summarizer | None = None
+    folder: Path,
+    settings: Mapping[str, Any] | None = None,
+    summarizer: Summarizer | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[app.Server]:
     """A server of this process that listens and is not ready."""
-    server = app.build(config_of(folder, settings), summarizer)
+    server = app.build(config_of(folder, settings), summarizer, clock)
     try:
         server.start()
         yield server
@@ -146,10 +149,13 @@ def started(
 
 @contextlib.contextmanager
 def running_server(
-    folder: Path, settings: Mapping[str, Any] | None = None, summarizer: Summarizer | None = None
+    folder: Path,
+    settings: Mapping[str, Any] | None = None,
+    summarizer: Summarizer | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[Client]:
     """A client of a server of this process, over TCP."""
-    with started(folder, settings, summarizer) as server:
+    with started(folder, settings, summarizer, clock) as server:
         server.ready()
         with Client(server.addresses[0]) as client:
             yield client

@@ -58,7 +58,6 @@ class Draft:
         self.warnings: list[Warning_] = []
         self.rows: list[StoredRow] = []
         self.events: list[Event] = []
-        self._rounds: list[int] = []
         self._calls: list[CallUpdate] = []
         self.closed: list[ClosedRun] = []
         self._prepared: Prepared | None = None
@@ -96,7 +95,6 @@ class Draft:
             media_tokens=before.media_tokens + media_tokens(r.body for r in accepted.rows),
         )
         self.rows += stored
-        self._rounds += [self.session.open_run.rounds if self.session.open_run else 0] * len(stored)
         self._calls += accepted.calls
         self.warnings += accepted.warnings
         if accepted.superseded:
@@ -194,8 +192,7 @@ class Draft:
         if self._factor is not None:
             self.services.learned(self.session.tenant, self._factor)
         self.live.session = self.session
-        for row, round_of_run in zip(self.rows, self._rounds, strict=True):
-            self.live.appended([row], round_of_run)
+        self.live.appended(self.rows)
         return events
 
 

@@ -18,6 +18,8 @@ from foldline.domain.folding import CompactionRecord
 from foldline.domain.ports import Store, StoredRow
 from foldline.domain.session import Session
 
+Column = tuple[int, int, str, int, int]
+"""(offset, kind, run_id, tokens, bytes) of a row."""
 _ROUND_KINDS = (RowKind.ASSISTANT, RowKind.TOOL_RESULT)
 
 
@@ -40,7 +42,7 @@ class LiveSession:
         stale: memory may differ from the store; the next caller loads the session again.
     """
 
-    def __init__(self, session: Session, columns: Iterable[tuple[int, int, str, int, int]]) -> None:
+    def __init__(self, session: Session, columns: Iterable[Column]) -> None:
         self.lock = threading.Condition(threading.RLock())
         self.session = session
         self.fold: FoldInProgress | None = None
@@ -64,21 +66,18 @@ class LiveSession:
                 raise self.stale_reason
             yield
 
-    def load(self, columns: Iterable[tuple[int, int, str, int, int]]) -> None:
+    def load(self, columns: Iterable[Column]) -> None:
         """Rebuilds the ledger from the store's columns: after opening, and after a rewrite that is not a fold."""
         rows = list(columns)
         self.ledger = _core.Ledger()
         self._run_tokens: dict[str, list[int]] = {}
-        for _, kind, run_id, tokens, _ in rows:
-            self._count_run(run_id, kind, tokens)
-        self.ledger.append(
-            [r[0] for r in rows],
-            bytes(r[1] for r in rows),
-            [self.run_index(r[2]) for r in rows],
-            [0] * len(rows),
-            [r[3] for r in rows],
-            [r[4] for r in rows],
-        )
+        self._run_rounds: dict[str, int] = {}
+        run = self.session.open_run
+        if run is not None:
+            # Rounds that are folded already count on; those of closed runs are numbered from what is active.
+            active = sum(1 for r in rows if r[1] == RowKind.ASSISTANT and r[2] == run.run_id)
+            self._run_rounds[run.run_id] = max(0, run.rounds - active)
+        self.ledger.append(*self._ledger_columns(rows, self._count(rows)))
 
     def _count_run(self, run_id: str, kind: int, tokens: int) -> None:
         if run_id and kind in _ROUND_KINDS:
@@ -99,29 +98,39 @@ class LiveSession:
     def run_name(self, index: int) -> str:
         return self._run_names[index]
 
-    def appended(self, rows: Sequence[StoredRow], round_of_run: int) -> None:
+    def appended(self, rows: Sequence[StoredRow]) -> None:
         """Takes committed rows into the ledger, each at its place (R5)."""
-        for row in rows:
-            self._count_run(row.run_id, row.kind, row.tokens)
-        tail = [r for r in rows if r.place is None]
+        columns = [(r.offset, r.kind, r.run_id, r.tokens, r.bytes) for r in rows]
+        rounds = self._count(columns)
+        tail = [i for i, r in enumerate(rows) if r.place is None]
         if tail:
-            self.ledger.append(*self._columns(tail, round_of_run))
-        for row in rows:
+            self.ledger.append(*self._ledger_columns([columns[i] for i in tail], [rounds[i] for i in tail]))
+        for index, row in enumerate(rows):
             if row.place is not None:
                 position = self.ledger.position(row.place)
                 at = len(self.ledger) if position is None else position + 1
-                self.ledger.insert(at, *self._columns([row], round_of_run))
+                self.ledger.insert(at, *self._ledger_columns([columns[index]], [rounds[index]]))
 
-    def _columns(
-        self, rows: Sequence[StoredRow], round_of_run: int
+    def _count(self, columns: Sequence[Column]) -> list[int]:
+        """Adds rows to the sums by run; returns the round of its run that each row belongs to, 0 before the first."""
+        rounds = []
+        for _, kind, run_id, tokens, _ in columns:
+            self._count_run(run_id, kind, tokens)
+            if run_id and kind == RowKind.ASSISTANT:
+                self._run_rounds[run_id] = self._run_rounds.get(run_id, 0) + 1
+            rounds.append(self._run_rounds.get(run_id, 0))
+        return rounds
+
+    def _ledger_columns(
+        self, columns: Sequence[Column], rounds: list[int]
     ) -> tuple[list[int], bytes, list[int], list[int], list[int], list[int]]:
         return (
-            [r.offset for r in rows],
-            bytes(r.kind for r in rows),
-            [self.run_index(r.run_id) for r in rows],
-            [round_of_run] * len(rows),
-            [r.tokens for r in rows],
-            [r.bytes for r in rows],
+            [c[0] for c in columns],
+            bytes(c[1] for c in columns),
+            [self.run_index(c[2]) for c in columns],
+            rounds,
+            [c[3] for c in columns],
+            [c[4] for c in columns],
         )
 
     def folded(self, discarded: set[int], summary: StoredRow, insert_before: int | None) -> None:

@@ -372,6 +372,7 @@ def _answer(
     if action is not Action.TOO_LARGE:
         draft.session = mark_sent(draft.session)
     tokens, _ = draft.size()
+    run = draft.session.open_run
     beside = request.shape.beside_tokens(boundary.tools, known.factor)
     draft.session = replace(draft.session, prepared_through=draft.session.next_offset - 1)
     draft.prepare(
@@ -382,6 +383,7 @@ def _answer(
             request_tokens=tokens - bound.tokens_saved + beside, request_bytes=report.body_bytes,
             bounded=bool(bound.results),
             model=known.model, window=limits.ceiling, media_tokens=draft.session.media_tokens, first_bounded=position,
+            paused=_position(live, draft, run.paused) if run is not None and run.paused else None,
         )
     )  # fmt: skip
     entered = boundary.entered
@@ -396,7 +398,7 @@ def _answer(
         bounded=bound.results,
         fold=outcome.record,
         skip=outcome.skip,
-        fold_pending=False,
+        fold_pending=outcome.joined and outcome.skip is SkipReason.DEADLINE,
         stable_prefix_rows=stable,
         failure=outcome.failure,
         last_usage=entered.last_usage,
@@ -469,10 +471,14 @@ def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Actio
 
 
 def _first_bounded(live: LiveSession, draft: Draft, results: tuple[BoundedResult, ...]) -> int | None:
-    fresh = {r.offset: len(live.ledger) + i for i, r in enumerate(draft.rows)}
-    found = [live.ledger.position(r.offset) for r in results if r.offset not in fresh]
-    found += [fresh[r.offset] for r in results if r.offset in fresh]
+    found = [_position(live, draft, r.offset) for r in results]
     return min((p for p in found if p is not None), default=None)
+
+
+def _position(live: LiveSession, draft: Draft, offset: int) -> int | None:
+    """List position of a row of the draft's transcript."""
+    fresh = next((i for i, r in enumerate(draft.rows) if r.offset == offset), None)
+    return live.ledger.position(offset) if fresh is None else len(live.ledger) + fresh
 
 
 def _content_again(services: Services, live: LiveSession, request: Prepare, decided: Decided) -> Content:

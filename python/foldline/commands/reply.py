@@ -165,7 +165,8 @@ def stable_prefix(services: Services, live: LiveSession, draft: Draft, first_bou
         )
     if last.first_bounded != first_bounded:
         stable = min([stable, *(p for p in (last.first_bounded, first_bounded) if p is not None)])
-    return stable
+    # Rows that were sent behind a paused row may stand behind its continuation now (R5).
+    return stable if last.paused is None else min(stable, last.paused + 1)
 
 
 def host_exact(services: Services, live: LiveSession, reply: Reply, shape: RequestShape) -> Exact:

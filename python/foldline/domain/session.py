@@ -122,6 +122,8 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
             their raw sum.
         continues: the run whose request this one took over, or empty.
         rounds: assistant rows of this run so far; 0 means that its checks are whole.
+        paused: the assistant row that waits for the continuation of a server tool, 0 for none: what comes while it
+            waits stands behind its continuation (R5).
         opened_offset: first offset that could be this run's own.
         ledger: calls of this run's rounds that are already folded, oldest first; those of a run it continues too.
         share: what the run's results were last bounded to (B9).
@@ -135,6 +137,7 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
     request_tokens: int = 0
     continues: str = ""
     rounds: int = 0
+    paused: int = 0
     ledger: tuple[LedgerCall, ...] = ()
     share: Share | None = None
 
@@ -184,6 +187,7 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
         covered_tokens: raw token sum of its transcript; ``request_tokens`` with tools; ``media_tokens`` the part of it
             that stands for media.
         first_bounded: list position of the first row it carried shortened.
+        paused: list position of an assistant row that waited for its continuation, None for none (R5).
     """
 
     prepare_id: str
@@ -200,6 +204,7 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int
     media_tokens: int = 0
     first_bounded: int | None = None
+    paused: int | None = None
 
 
 class SourceTotals(msgspec.Struct, frozen=True, omit_defaults=True):

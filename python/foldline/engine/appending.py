@@ -208,7 +208,8 @@ class _Work:
             return
         facts = facts_of(row, 0, 0)
         if facts.kind == RowKind.ASSISTANT and row.run_id == run.run_id:
-            run = replace(run, rounds=run.rounds + 1)
+            paused = (run.paused or row.offset) if facts.paused else 0
+            run = replace(run, rounds=run.rounds + 1, paused=paused)
         elif run.rounds == 0 and joins_request(facts.kind, facts.late):
             run = replace(run, request=(*run.request, row.offset))
         if run is not self.session.open_run:

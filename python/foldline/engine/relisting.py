@@ -74,7 +74,9 @@ def relist(
         return Relisted(replace(close_run_calls(changed, run), open_run=None), updates, closed)
     rounds = sum(1 for r in after if isinstance(r.body, AssistantRow) and r.run_id == run.run_id)
     folded_rounds = run.rounds - sum(1 for r in before if isinstance(r.body, AssistantRow) and r.run_id == run.run_id)
-    return Relisted(replace(changed, open_run=replace(run, rounds=rounds + max(0, folded_rounds))), updates, None)
+    paused = run.paused if run.paused in active else 0
+    run = replace(run, rounds=rounds + max(0, folded_rounds), paused=paused)
+    return Relisted(replace(changed, open_run=run), updates, None)
 
 
 def _system(after: Sequence[Row], sizes: Sizes) -> tuple[tuple[SystemKey, ...], tuple[SupersededRow, ...]]:

@@ -85,7 +85,9 @@ class Server:
         addresses: what it listens on, as clients of grpcio dial it.
     """
 
-    def __init__(self, config: Config, store: SqliteStore, catalog: Catalog, summarizer: Summarizer) -> None:
+    def __init__(
+        self, config: Config, store: SqliteStore, catalog: Catalog, summarizer: Summarizer, clock: Callable[[], float]
+    ) -> None:
         self.config = config
         self._memory = MemoryService(
             store, MiniLm if config.memory.embedder == "minilm" else None, config.memory.cache_bytes, _count
@@ -99,6 +101,7 @@ class Server:
             catalog=catalog,
             sessions=Sessions(store),
             config_policy=config.policy,
+            clock=clock,
         )
         self.addresses: tuple[str, ...] = ()
         self.readiness = Readiness((STORE, FOLDS, CORE))
@@ -220,8 +223,11 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def build(config: Config, summarizer: Summarizer | None = None) -> Server:
+def build(config: Config, summarizer: Summarizer | None = None, clock: Callable[[], float] = time.time) -> Server:
     """A server on an open and migrated store, not listening yet. Its summaries are extractive by default.
+
+    Args:
+        clock: seconds since the epoch, for run_ttl, cooldowns and how long repeats are remembered.
 
     Raises:
         ConfigError: the catalog file.
@@ -230,9 +236,9 @@ def build(config: Config, summarizer: Summarizer | None = None) -> Server:
     """
     catalog = _catalog(config.catalog)
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = SqliteStore(config.data / "foldline.db", config.store.synchronous)
+    store = SqliteStore(config.data / "foldline.db", config.store.synchronous, clock)
     try:
-        return Server(config, store, catalog, summarizer or ExtractiveSummarizer(_count))
+        return Server(config, store, catalog, summarizer or ExtractiveSummarizer(_count), clock)
     except BaseException:
         store.close()
         raise
