@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,12 +29,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fm") as folder:
         backend = Backend(Path(folder), separate=asked.separate, seed=asked.seed)
         try:
-            driver = Driver(backend, asked.seed, print if asked.verbose else lambda line: None)
+            driver = Driver(backend, asked.seed, lambda line: sys.stdout.write(line + "\n") if asked.verbose else None)
             driver.run(asked.operations, asked.seconds)
         finally:
             backend.close()
-    print(f"seed {asked.seed}: {driver.step} steps in {time.monotonic() - started:.0f} s")
-    print(", ".join(f"{name} {count}" for name, count in sorted(driver.counts.items())))
+    sys.stdout.write(f"seed {asked.seed}: {driver.step} steps in {time.monotonic() - started:.0f} s\n")
+    sys.stdout.write(", ".join(f"{name} {count}" for name, count in sorted(driver.counts.items())) + "\n")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,10 @@ class Crowd:
             return Sent("RecordAnswer", record, rows)
         if draw < 0.9 and state.open_run:
             finish = compaction_service_pb2.FinishRunRequest(
-                session_id=state.id, run_id=state.open_run, outcome=compaction_pb2.RUN_OUTCOME_COMPLETED, request_id=self._id()
+                session_id=state.id,
+                run_id=state.open_run,
+                outcome=compaction_pb2.RUN_OUTCOME_COMPLETED,
+                request_id=self._id(),
             )
             return Sent("FinishRun", finish)
         if draw < 0.95:

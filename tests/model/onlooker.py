@@ -35,7 +35,9 @@ class Onlooker:
 
     # Reading
 
-    def listed(self, state: State, view: session_pb2.RowView.ValueType, revision: int | None = None) -> list[row_pb2.Row]:
+    def listed(
+        self, state: State, view: session_pb2.RowView.ValueType, revision: int | None = None
+    ) -> list[row_pb2.Row]:
         request = session_service_pb2.ListRowsRequest(session_id=state.id, view=view, page_size=1000, revision=revision)
         rows: list[row_pb2.Row] = []
         while True:
@@ -58,14 +60,18 @@ class Onlooker:
 
     # What a step told
 
-    def appended(self, state: State, first: int, last: int, revision: int, given: Sequence[row_pb2.Row], typed: bool) -> None:
+    def appended(
+        self, state: State, first: int, last: int, revision: int, given: Sequence[row_pb2.Row], typed: bool
+    ) -> None:
         """Rows that an append acknowledged are in the archive as they were sent, at the end or at their place."""
         rows = [self.read(state, o) for o in range(first, last + 1)] if first else []
         require(len(rows) == len(given), "R1", f"{len(given)} rows sent, {len(rows)} stored at {first}..{last}")
         for row, wanted in zip(rows, given, strict=True):
             require(row.WhichOneof("body") == wanted.WhichOneof("body"), "R1", f"row {row.offset} changed its kind")
             if typed:
-                require(sent_form(row) == sent_form(wanted), "V2", f"row {row.offset}: {row} is not what was sent: {wanted}")
+                require(
+                    sent_form(row) == sent_form(wanted), "V2", f"row {row.offset}: {row} is not what was sent: {wanted}"
+                )
             else:
                 require(_texts(row) == _texts(wanted), "W4", f"row {row.offset} lost text: {row} of {wanted}")
         self.learn(state, rows)
@@ -83,12 +89,16 @@ class Onlooker:
                 if row.pinned:
                     state.pinned.add(row.offset)
             else:
-                require(known.stored == stored_form(row), "V2", f"row {row.offset} is not what it was: {row} of {known.row}")
+                require(
+                    known.stored == stored_form(row), "V2", f"row {row.offset} is not what it was: {row} of {known.row}"
+                )
 
     def folded(self, state: State, record: compaction_pb2.CompactionRecord, revision: int) -> None:
         """A fold took only what it may (V1-V5), and the list is what its record says."""
         discarded, retained = expanded(record.discarded), expanded(record.retained)
-        require(set(discarded) | set(retained) == set(state.active), "V1", f"{record.fold_id} of {state.active}: {record}")
+        require(
+            set(discarded) | set(retained) == set(state.active), "V1", f"{record.fold_id} of {state.active}: {record}"
+        )
         require(not set(discarded) & set(retained), "V1", "a row is both kept and folded")
         require([o for o in state.active if o in set(retained)] == retained, "V2", "the order of kept rows changed")
         kinds = {o: state.kind(o) for o in discarded}
@@ -104,17 +114,25 @@ class Onlooker:
         require(summary.compaction_summary.fold_id == record.fold_id, "V3", summary)
         self.learn(state, [summary])
         listed = [r.offset for r in self.listed(state, session_pb2.ROW_VIEW_ACTIVE, record.revision_after)]
-        require([o for o in listed if o != summary.offset] == retained, "V3", f"{listed} of {retained} and {summary.offset}")
+        require(
+            [o for o in listed if o != summary.offset] == retained, "V3", f"{listed} of {retained} and {summary.offset}"
+        )
         require(record.tokens_after < record.tokens_before, "V6", f"{record.tokens_before} to {record.tokens_after}")
         state.folds += 1
         state.sent.clear()
         state.change(revision, listed)
 
     def _carried_first(self, state: State, discarded: Sequence[int]) -> None:
-        imported = max((o for o in state.active if state.kind(o) == "assistant" and not state.archive[o].row.run_id), default=0)
+        imported = max(
+            (o for o in state.active if state.kind(o) == "assistant" and not state.archive[o].row.run_id), default=0
+        )
         for offset in discarded:
             row = state.archive[offset].row
-            if row.HasField("tool_result") and offset not in state.carried | state.maybe_carried and (row.run_id or offset > imported):
+            if (
+                row.HasField("tool_result")
+                and offset not in state.carried | state.maybe_carried
+                and (row.run_id or offset > imported)
+            ):
                 require(False, "F6", f"result {offset} folded before any request carried it")
 
     def prepared(
@@ -142,7 +160,9 @@ class Onlooker:
             require(1 in exact, "L3", f"TOO_LARGE by no exact reading: {response.pressure_sent}")
         folded = response.action == compaction_pb2.ACTION_SEND_FOLDED
         if response.action in SEND:
-            require(folded == response.HasField("fold"), "L3", f"{response.action} with fold {response.HasField('fold')}")
+            require(
+                folded == response.HasField("fold"), "L3", f"{response.action} with fold {response.HasField('fold')}"
+            )
         for bound in response.bounded:
             require(bound.kept_bytes < bound.whole_bytes, "B2", bound)
             require(state.kind(bound.offset) == "tool_result" and bound.offset in state.active, "B7", bound)
@@ -157,15 +177,25 @@ class Onlooker:
             value = json.loads(response.rendered_json.decode("utf-8"))
             require(not (found := faults(request.format, value)), "R5", f"{found} in {_short(value)}")
             if not response.bounded:
-                require(value == self.render(state, request.format), "R5", "what was sent is not what RenderTranscript shows")
+                require(
+                    value == self.render(state, request.format),
+                    "R5",
+                    "what was sent is not what RenderTranscript shows",
+                )
         steady = not response.bounded and not any(state.archive[o].paused for o in state.active)
         for fmt in FORMATS:
             value = self.render(state, fmt)
             now = pieces(fmt, value)
             before = state.sent.get(fmt)
             if before is not None and steady:
-                same = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
-                require(same == len(before), "R5", f"sent piece {same} of {len(before)} was {before[same:same + 2]} and is {now[same:same + 2]}")
+                same = next(
+                    (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
+                )
+                require(
+                    same == len(before),
+                    "R5",
+                    f"sent piece {same} of {len(before)} was {before[same : same + 2]} and is {now[same : same + 2]}",
+                )
             if steady:
                 state.sent[fmt] = now
             else:
@@ -188,13 +218,23 @@ class Onlooker:
         require(verified.ok, "V10", list(verified.faults))
         require(verified.rows_total == verified.rows_active + verified.rows_archived, "V10", verified)
         got = self.get(state)
-        require(got.session.revision == state.revision, "W3", f"at {got.session.revision}, the model at {state.revision}")
+        require(
+            got.session.revision == state.revision, "W3", f"at {got.session.revision}, the model at {state.revision}"
+        )
         rows = self.listed(state, session_pb2.ROW_VIEW_ACTIVE)
         require([r.offset for r in rows] == state.active, "R1", f"{[r.offset for r in rows]} is not {state.active}")
         self.learn(state, rows)
         require({r.offset for r in rows if r.pinned} == state.pinned & set(state.active), "R6", "pins differ")
-        require(verified.rows_total == len(state.archive), "R1", f"{verified.rows_total} rows, acknowledged {len(state.archive)}")
-        require(got.session.open_run_id == state.open_run, "L4", f"{got.session.open_run_id!r} is open, not {state.open_run!r}")
+        require(
+            verified.rows_total == len(state.archive),
+            "R1",
+            f"{verified.rows_total} rows, acknowledged {len(state.archive)}",
+        )
+        require(
+            got.session.open_run_id == state.open_run,
+            "L4",
+            f"{got.session.open_run_id!r} is open, not {state.open_run!r}",
+        )
         self.events(state)
         require(verified.folds == state.folds == got.totals.folds, "V3", f"{verified.folds} folds, seen {state.folds}")
         for fmt in FORMATS:

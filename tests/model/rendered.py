@@ -27,7 +27,9 @@ def pieces(fmt: int, value: Any) -> list[object]:
         content = message.get("content")
         blocks = content if isinstance(content, list) else [content]
         rest = {k: v for k, v in message.items() if k not in ("role", "content")}
-        found += [(message["role"], json.dumps(_plain(b), sort_keys=True), json.dumps(rest, sort_keys=True)) for b in blocks]
+        found += [
+            (message["role"], json.dumps(_plain(b), sort_keys=True), json.dumps(rest, sort_keys=True)) for b in blocks
+        ]
     return found
 
 

@@ -10,12 +10,32 @@ from typing import Any
 
 from foldline.v1 import model_pb2, row_pb2
 
-_WORDS = (
+_TEXT = (
     "deploy rollback migrate index query latency cache shard replica token budget invoice refund customer flight "
     "booking parser lexer schema column trigger socket thread mutex deadline retry must never always prefer keep "
     "error failed timeout refused panic fixed because therefore decided chose instead"
-).split()
-_ODD = ("naïve", "数据库", "検索", "مرحبا", "שלום", "🚀", "👩‍👩‍👧", "e\u0301", "\u202eabc", "\u0000", "\u2028", "\t", "\r\n", "`x`", "\\", '"', "</s>", "<|im_end|>")
+)
+_WORDS = _TEXT.split()
+_ODD = (
+    "naïve",
+    "数据库",
+    "検索",
+    "مرحبا",
+    "שלום",
+    "🚀",
+    "👩‍👩‍👧",
+    "e\u0301",
+    "\u202eabc",
+    "\u0000",
+    "\u2028",
+    "\t",
+    "\r\n",
+    "`x`",
+    "\\",
+    '"',
+    "</s>",
+    "<|im_end|>",
+)
 
 
 def words(rng: random.Random, size: int) -> str:
@@ -118,9 +138,7 @@ def paused(rng: random.Random, number: int, *, done: bool) -> tuple[row_pb2.Row,
     (first if done else second).insert(2 if done else 0, _server(call_id, found, result=True))
     model = model_pb2.ModelRef(provider="anthropic", model="claude")
     return (
-        row_pb2.Row(
-            assistant=row_pb2.AssistantRow(content=first, stop_reason=row_pb2.STOP_REASON_PAUSED, model=model)
-        ),
+        row_pb2.Row(assistant=row_pb2.AssistantRow(content=first, stop_reason=row_pb2.STOP_REASON_PAUSED, model=model)),
         row_pb2.Row(
             assistant=row_pb2.AssistantRow(content=second, stop_reason=row_pb2.STOP_REASON_END_TURN, model=model)
         ),
@@ -193,7 +211,12 @@ def _anthropic(row: row_pb2.Row) -> dict[str, Any]:
             block["is_error"] = True
         return {"role": "user", "content": [block]}
     blocks: list[dict[str, Any]] = [{"type": "text", "text": _texts(row)}] if _texts(row) else []
-    blocks += [
-        {"type": "tool_use", "id": c.call_id, "name": c.name, "input": json.loads(c.arguments_json)} for c in _calls(row)
-    ] if kind == "assistant" else []
+    blocks += (
+        [
+            {"type": "tool_use", "id": c.call_id, "name": c.name, "input": json.loads(c.arguments_json)}
+            for c in _calls(row)
+        ]
+        if kind == "assistant"
+        else []
+    )
     return {"role": kind, "content": blocks}

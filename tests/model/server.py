@@ -9,11 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+from foldline import _core
 from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind
 from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.server import app
-from foldline import _core
 from foldline.summarize.extractive import ExtractiveSummarizer
 
 from tests.support.server import Client, Process, config_of

@@ -72,7 +72,7 @@ class State:
         replica: the list a host keeps by splices, of ``replica_revision``.
         sent: what each format's last request looked like, piece by piece; None once something may change it.
         asked: rows of the open run's request that the model is sure of.
-        carried: results that a request answered SEND carried; ``maybe_carried`` those that one of many callers may have.
+        carried: results that a request answered SEND carried; ``maybe_carried``: those of which the model is not sure.
     """
 
     id: str

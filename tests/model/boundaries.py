@@ -1,0 +1,392 @@
+"""The calls of an agent's loop: requests, answers, refusals, ends of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foldline.v1 import (
+    compaction_pb2,
+    compaction_service_pb2,
+    row_pb2,
+)
+from google.protobuf import json_format
+
+from tests.model import rows as made
+from tests.model.host import POLICIES, Host, Scene, policy
+from tests.model.onlooker import SEND
+from tests.model.server import CATALOG
+from tests.model.state import State, require
+
+_REFUSED = (
+    "RUN_ALREADY_OPEN",
+    "RUN_NOT_OPEN",
+    "TOOLS_UNKNOWN",
+    "FIELD_VALIDATION",
+    "PREPARE_NOT_FOUND",
+    "REVISION_MISMATCH",
+)
+"""What a random request may be refused with."""
+
+
+class Boundaries(Host):
+    """The calls of an agent's loop: requests, answers, refusals, ends of runs."""
+
+    def request_rows(self, scene: Scene) -> list[row_pb2.Row]:
+        rng = self.rng
+        rows = [made.injected(rng)] if rng.random() < 0.15 else []
+        rows += [made.notice(rng)] if rng.random() < 0.1 else []
+        rows += [made.user(rng)] if rng.random() < 0.9 or not rows else []
+        if rng.random() < 0.08:
+            rows.insert(rng.randrange(len(rows) + 1), self.system_row(scene))
+        return rows
+
+    def system_row(self, scene: Scene) -> row_pb2.Row:
+        rng, keys = self.rng, scene.state.systems()
+        if rng.random() < 0.3:
+            return made.system(rng)
+        key = rng.choice(("rules", "tools", "persona"))
+        return made.system(rng, key, keys.get(key, (0, 0))[0] + rng.randrange(1, 3))
+
+    def answer_rows(self, scene: Scene) -> list[row_pb2.Row]:
+        rng = self.rng
+        if rng.random() < 0.45:
+            return [made.assistant(rng)]
+        count = rng.choice((1, 1, 1, 2, 3))
+        used = [
+            i for o in scene.state.active for i in scene.state.archive[o].calls if scene.state.kind(o) == "assistant"
+        ]
+        ids: list[str] = []
+        while len(ids) < count:
+            again = rng.choice(used) if used and rng.random() < 0.08 else scene.state.next("call_")
+            if again not in ids:
+                ids.append(again)
+        return [made.assistant(rng, ids)]
+
+    def result_rows(self, scene: Scene) -> list[row_pb2.Row]:
+        """Results of calls that have none, newest first by id as R3 says; some stay open, some come in two parts."""
+        rng = self.rng
+        waiting = scene.state.unanswered()
+        newest = {call_id: offset for offset, call_id in sorted(waiting)}
+        chosen = [i for i in newest if rng.random() < 0.85]
+        rng.shuffle(chosen)
+        big = rng.choice((400, 1500, 1500, 6000))
+        return [made.result(rng, i, interim=rng.random() < 0.06, big=big) for i in chosen]
+
+    def turn(self, scene: Scene) -> None:
+        """A run of a new request, the open one closed or superseded."""
+        rng, state = self.rng, scene.state
+        request = self.prepare_of(
+            scene, state.open_run if state.open_run and rng.random() < 0.3 else state.next("run-")
+        )
+        rows = self.request_rows(scene)
+        if state.open_run and request.run_id != state.open_run:
+            request.supersede_open_run = rng.random() < 0.8
+        self.prepare(scene, request, [], rows)
+
+    def step_of_run(self, scene: Scene) -> None:
+        """The answer to the last request with the results of its calls, and the next request."""
+        rng, state = self.rng, scene.state
+        if not state.open_run:
+            return self.turn(scene)
+        request = self.prepare_of(scene, state.open_run)
+        answer: list[row_pb2.Row] = []
+        if state.prepared and state.prepared_run == state.open_run:
+            answer = self.answer_rows(scene)
+            request.previous_answer.CopyFrom(self.outcome(scene, answer))
+        ids = [b.tool_call.call_id for r in answer for b in r.assistant.content if b.HasField("tool_call")]
+        waiting = self.result_rows(scene) if rng.random() < 0.3 or not ids else []
+        results = [
+            made.result(rng, i, interim=rng.random() < 0.05, big=rng.choice((400, 1500, 5000)))
+            for i in ids
+            if rng.random() < 0.9
+        ]
+        open_ids = set(ids)
+        rows = [*results, *(r for r in waiting if r.tool_result.call_id not in open_ids)]
+        if rng.random() < 0.1:
+            rows += self.request_rows(scene)
+        if rng.random() < 0.05:
+            request.previous_answer.finish = rng.choice((1, 2, 3)) if answer else 0
+            if answer and request.previous_answer.finish:
+                request.run_id = state.next("run-")
+                rows += [made.user(rng)]
+        return self.prepare(scene, request, answer, rows)
+
+    def prepare_again(self, scene: Scene) -> None:
+        """A boundary with no new rows: the same run once more, or one that continues the last."""
+        state = scene.state
+        request = self.prepare_of(scene, state.open_run or state.next("run-"))
+        self.prepare(scene, request, [], [])
+
+    def prepare_of(self, scene: Scene, run_id: str) -> compaction_service_pb2.PrepareRequestRequest:
+        rng, state = self.rng, scene.state
+        request = compaction_service_pb2.PrepareRequestRequest(
+            session_id=state.id, run_id=run_id, request_id=self.request_id(scene),
+            reply=rng.choice((0, 1, 2, 2, 2, 3)), format=rng.choice((0, 1, 1, 3, 3, 5)),
+        )  # fmt: skip
+        if rng.random() < 0.9 and state.replica_revision is not None:
+            request.known_revision = state.replica_revision
+        elif rng.random() < 0.1:
+            request.known_revision = rng.choice((0, state.revision, state.revision + 5, 2**62))
+        if request.reply == compaction_pb2.REPLY_MODE_EDITS and request.known_revision != (state.replica_revision or 0):
+            request.ClearField("known_revision")
+        if rng.random() < 0.2:
+            request.expected_revision = state.revision
+        shape = request.shape
+        shape.model.CopyFrom(self.model(state.model if rng.random() < 0.9 else rng.choice(list(CATALOG))))
+        draw = rng.random()
+        if draw < 0.15:
+            shape.tools_json = b'[{"name":"read","description":"' + b"x" * rng.choice((1, 40, 900)) + b'"}]'
+        elif draw < 0.2:
+            shape.tools_digest = "0" * 64
+        if rng.random() < 0.08:
+            shape.output_reserve_tokens = rng.choice((0, 100, 700, 2**63 - 1))
+        if rng.random() < 0.08:
+            shape.overhead_tokens = rng.choice((0, 50, 400, 1000, 5000, 2**63 - 1))
+        if rng.random() < 0.05:
+            shape.input_tokens = rng.choice((0, 10, 1_000, 2_500, 100_000, 2**63 - 1))
+        if rng.random() < 0.05:
+            shape.body_bytes = rng.choice((0, 10, 5_000, 20_000, 100_000_000, 2**63 - 1))
+        if rng.random() < 0.03:
+            shape.overhead_bytes = rng.choice((0, 3_000, 2**63 - 1))
+        if rng.random() < 0.1:
+            request.override.CopyFrom(policy(rng.choice(POLICIES)))
+        return request
+
+    def prepare(
+        self, scene: Scene, request: compaction_service_pb2.PrepareRequestRequest, answer: list[row_pb2.Row],
+        rows: list[row_pb2.Row],
+    ) -> None:  # fmt: skip
+        typed = True
+        if rows:
+            given, typed = made.as_input(self.rng, rows)
+            request.append.CopyFrom(given)
+        response = self.call(
+            scene, self.client.compaction.PrepareRequest, request,
+            expect=_REFUSED,
+        )  # fmt: skip
+        if response is None:
+            return
+        self.took(scene, request, response, answer, rows, typed)
+
+    def took(
+        self, scene: Scene, request: compaction_service_pb2.PrepareRequestRequest,
+        response: compaction_service_pb2.PrepareRequestResponse, answer: list[row_pb2.Row], rows: list[row_pb2.Row],
+        typed: bool,
+    ) -> None:  # fmt: skip
+        state, look = scene.state, self.look
+        first = len(state.archive) + 1
+        if answer:
+            look.appended(state, first, first + len(answer) - 1, state.revision + 1, answer, True)
+        if request.previous_answer.finish and request.HasField("previous_answer"):
+            self.closed(state)
+        if rows:
+            look.appended(
+                state, first + len(answer), first + len(answer) + len(rows) - 1, state.revision + 1, rows, typed
+            )
+        if answer or rows:
+            require(
+                response.last_offset == first + len(answer) + len(rows) - 1,
+                "3.1",
+                f"last_offset {response.last_offset}",
+            )
+            require(
+                response.first_offset == first, "3.1", f"first_offset {response.first_offset}, the answer's is {first}"
+            )
+        if any(r.HasField("system") for r in rows):
+            state.sent.clear()
+        self.opened(state, request.run_id, rows)
+        self.log.append(
+            f"      {compaction_pb2.Action.Name(response.action)} skip {response.skip} fold {response.fold.fold_id} "
+            f"bounded {len(response.bounded)}"
+        )
+        if response.HasField("fold"):
+            require(
+                response.fold.revision_before == state.revision,
+                "V9",
+                f"{response.fold.revision_before} is not {state.revision}",
+            )
+            look.folded(state, response.fold, response.fold.revision_after)
+            self.counts[
+                f"fold {compaction_pb2.FoldScope.Name(response.fold.scope)} "
+                f"{compaction_pb2.Trigger.Name(response.fold.trigger)}"
+            ] += 1
+        require(
+            response.revision == state.revision, "W3", f"prepared at {response.revision}, the model at {state.revision}"
+        )
+        self.counts[compaction_pb2.Action.Name(response.action)] += 1
+        self.counts["bounded"] += bool(response.bounded)
+        look.prepared(state, request, response)
+        if response.action in SEND:
+            fresh = {o for o in state.active if state.kind(o) == "tool_result" and o not in state.carried}
+            self.could_have_fit(scene, request, response, fresh)
+            look.sendable(state, request, response)
+        state.prepared, state.prepared_run = response.prepare_id, request.run_id
+
+    def opened(self, state: State, run_id: str, rows: Sequence[row_pb2.Row]) -> None:
+        if state.open_run != run_id:
+            asked = state.trailing_request(run_id, state.active)
+            if state.open_run:
+                self.closed(state)
+            if not asked and state.runs:
+                last = next(
+                    (state.archive[o].row.run_id for o in reversed(state.active) if state.archive[o].row.run_id), ""
+                )
+                asked = [o for o in state.last_asked if o in state.active] if last == state.runs[-1] else []
+            state.open_run, state.asked = run_id, asked
+        else:
+            new = state.active[len(state.active) - len(rows) :]
+            state.asked += [o for o in new if state.kind(o) == "user" and state.archive[o].row.run_id in ("", run_id)]
+
+    @staticmethod
+    def closed(state: State) -> None:
+        state.runs.append(state.open_run)
+        state.last_asked = state.asked
+        state.open_run, state.asked = "", []
+
+    def could_have_fit(
+        self, scene: Scene, request: compaction_service_pb2.PrepareRequestRequest,
+        response: compaction_service_pb2.PrepareRequestResponse, fresh: set[int],
+    ) -> None:  # fmt: skip
+        """C7: what goes out over a hard limit goes out so because no fold could bring it under."""
+        checked, allowed = response.pressure_checked, (0, 1, 2, 3, 7, 8)
+        over = checked.forecast_tokens + checked.output_reserve_tokens >= checked.window_tokens
+        stated = request.shape.HasField("input_tokens") or request.shape.HasField("body_bytes")
+        off = {
+            **scene.state.policy,
+            **json_format.MessageToDict(request.override, preserving_proto_field_name=True),
+        }.get("auto_compact") is False
+        bytes_over = checked.HasField("byte_limit") and checked.body_bytes >= checked.byte_limit
+        if (
+            not over
+            or off
+            or stated
+            or bytes_over
+            or response.skip not in allowed
+            or response.failure
+            or response.HasField("fold")
+        ):
+            return
+        plan = self.client.compaction.PlanCompaction(
+            compaction_service_pb2.PlanCompactionRequest(
+                session_id=scene.state.id, shape=request.shape, override=request.override
+            )
+        ).plan
+        gone = {o for r in plan.discarded for o in range(r.first, r.last + 1)}
+        if gone and not gone & fresh:
+            after = (
+                plan.tokens_after + checked.forecast_tokens - checked.transcript_tokens + checked.output_reserve_tokens
+            )
+            require(
+                after >= checked.window_tokens,
+                "C7",
+                f"sent at {checked.forecast_tokens} of {checked.window_tokens} with skip {response.skip}, though "
+                f"{plan} would leave {after}; request {request}, answer {response}",
+            )
+
+    def outcome(self, scene: Scene, rows: Sequence[row_pb2.Row]) -> compaction_service_pb2.Outcome:
+        rng, state = self.rng, scene.state
+        answer = compaction_service_pb2.Answer()
+        if rows:
+            answer.input.rows.rows.extend(rows)
+        draw = rng.random()
+        usual = max(1, self.look.get(state).totals.tokens_active)
+        if draw < 0.5:
+            answer.usage.input_tokens, answer.usage.output_tokens = (
+                max(1, int(usual * rng.uniform(0.7, 1.4))),
+                rng.randrange(500),
+            )
+        elif draw < 0.6:
+            answer.usage.input_tokens = rng.choice((0, 1, usual * 50, 10**12, 2**62, 2**63 - 1))
+        elif draw < 0.65:
+            answer.usage.input_tokens, answer.usage.aggregated = usual * 4, True
+        elif draw < 0.75:
+            answer.usage_json = rng.choice(
+                (
+                    b"{}",
+                    b'{"prompt_tokens":0}',
+                    b'{"prompt_tokens":1e200}',
+                    b'{"prompt_tokens":18446744073709551616}',
+                    b'{"input_tokens":900,"cache_read_input_tokens":50}',
+                    b'{"prompt_tokens":1200,"completion_tokens":30}',
+                )
+            )
+        return compaction_service_pb2.Outcome(prepare_id=state.prepared, answer=answer)
+
+    def record(self, scene: Scene) -> None:
+        rng, state = self.rng, scene.state
+        if not state.prepared:
+            return
+        rows = self.answer_rows(scene) if rng.random() < 0.85 else []
+        sent = list(rows)
+        outcome = self.outcome(scene, rows)
+        if rows and rng.random() < 0.12:
+            outcome.answer.partial = True
+            lost = row_pb2.ContentBlock(
+                tool_call=row_pb2.ToolCallBlock(call_id=state.next("call_"), name="read", arguments_json='{"path": "sr')
+            )
+            outcome.answer.input.rows.rows[0].assistant.content.append(lost)
+        finish = rng.choice((0, 0, 0, 1, 2, 3)) if state.open_run else 0
+        outcome.finish = finish
+        request = compaction_service_pb2.RecordAnswerRequest(
+            session_id=state.id,
+            run_id=rng.choice(("", state.open_run or state.prepared_run)),
+            outcome=outcome,
+            request_id=self.request_id(scene),
+        )
+        if not request.run_id:
+            request.run_id = state.prepared_run
+        response = self.call(
+            scene, self.client.compaction.RecordAnswer, request, expect=("RUN_NOT_OPEN", "FORMAT_INVALID")
+        )
+        if response is None:
+            require(
+                state.open_run != state.prepared_run or outcome.answer.usage_json,
+                "L1",
+                "an answer of the open run was refused",
+            )
+            return
+        if sent:
+            self.look.appended(state, response.first_offset, response.last_offset, state.revision + 1, sent, True)
+        if finish:
+            self.closed(state)
+
+    def refuse(self, scene: Scene) -> None:
+        rng, state = self.rng, scene.state
+        if not state.prepared or state.prepared_run != state.open_run:
+            return
+        status, body = rng.choice(
+            (
+                (400, b"maximum context length is 3000 tokens, you requested 4100"),
+                (413, b"request entity too large"),
+                (400, b"maximum context length is " + b"9" * 5000 + b" tokens, you requested " + b"8" * 30),
+                (429, b'{"error":{"message":"Rate limit reached: too many tokens per minute"}}'),
+                (500, b""), (529, b"\xff\xfe overloaded"), (0, b""), (401, b"{}"),
+            )
+        )  # fmt: skip
+        refusal = compaction_service_pb2.Refusal(
+            http_status=status, raw_body=body, kind=rng.choice((0, 0, 0, 1, 2, 3, 7))
+        )
+        request = compaction_service_pb2.RecordAnswerRequest(
+            session_id=state.id, run_id=state.open_run, request_id=self.request_id(scene),
+            outcome=compaction_service_pb2.Outcome(prepare_id=state.prepared, refusal=refusal),
+        )  # fmt: skip
+        response = self.call(scene, self.client.compaction.RecordAnswer, request)
+        require(response.run_closed, "4.4", "a refusal left the run open")
+        self.counts[f"refused {response.refusal}"] += 1
+        self.closed(state)
+
+    def finish(self, scene: Scene) -> None:
+        state = scene.state
+        request = compaction_service_pb2.FinishRunRequest(
+            session_id=state.id,
+            run_id=state.open_run or "run-none",
+            outcome=self.rng.choice((1, 2, 3)),
+            request_id=self.request_id(scene),
+        )
+        if (
+            self.call(
+                scene, self.client.compaction.FinishRun, request, expect=() if state.open_run else ("RUN_NOT_OPEN",)
+            )
+            is not None
+        ):
+            self.closed(state)
