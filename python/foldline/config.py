@@ -136,7 +136,8 @@ class Config:
         try:
             resolve({"config": policy})
         except FoldlineError as error:
-            raise ConfigError(f"{error.message} (from {given[error.metadata['field']][1]})") from None
+            field = error.metadata.get("field") or error.metadata["method"]
+            raise ConfigError(f"{error.message} (from {given[field][1]})") from None
         origins = {key: origin for key, (_, origin) in given.items()}
         config: Config = _build(cls, values, "", policy=policy, origins=origins, ignored=ignored)
         return config

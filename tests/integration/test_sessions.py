@@ -80,6 +80,17 @@ def test_a_policy_that_cannot_hold_is_refused_whole(client: Client, name: str) -
     )
 
 
+def test_a_knob_whose_effect_is_not_there_yet_is_refused(client: Client, name: str) -> None:
+    request = create(name)
+    request.policy.archive.retention.FromSeconds(86_400)
+    refusal = refused(client.session.CreateSession, request)
+    assert (refusal.code, refusal.reason) == ("UNIMPLEMENTED", "NOT_YET")
+    assert refusal.metadata["method"] == "policy.archive.retention"
+    harmless = create(name)
+    harmless.policy.checkpoints.enabled = False
+    client.session.CreateSession(harmless)
+
+
 def test_w3_a_stale_revision_is_aborted_with_both_numbers(client: Client, name: str) -> None:
     host = Host(client, name)
     host.append(user("one"), expected_revision=0)

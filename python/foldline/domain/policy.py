@@ -183,6 +183,15 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+_NOT_YET: dict[str, str] = {
+    "archive.retention": "remove archived rows after a time",
+    "events.retention": "remove events after a time",
+    "checkpoints.enabled": "hand the agent checkpoint tools and mark results with usage",
+    "native.enabled": "let providers compact by their own endpoints",
+}
+"""Knobs whose effect is not there yet and whose silence would mislead: asking for one is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """An effective policy and, for every dotted field, the name of the layer its value came from."""
@@ -211,7 +220,7 @@ def check_layer(layer: Layer) -> None:
     """Refuses a value out of its range or an unknown name.
 
     Raises:
-        FoldlineError: FIELD_VALIDATION, naming field, value and range.
+        FoldlineError: FIELD_VALIDATION, naming field, value and range; NOT_YET for a knob whose effect is not there.
     """
     known = set(field_names())
     for name, value in layer.items():
@@ -222,6 +231,13 @@ def check_layer(layer: Layer) -> None:
                 field=f"policy.{name}",
                 value=value,
                 range="known name",
+            )
+        if value and name in _NOT_YET:
+            raise FoldlineError(
+                Reason.NOT_YET,
+                f"policy.{name} is not served yet; it will {_NOT_YET[name]}",
+                method=f"policy.{name}",
+                will=_NOT_YET[name],
             )
         rule = _RANGES.get(name)
         if value is not None and rule is not None and not rule[0](value):
