@@ -39,9 +39,11 @@ test-go: build ## A client written only from the contract, in Go
 
 test-slow: build ## Every code point, crash campaigns and the other long suites
 	$(BIN)/pytest -m slow
+	cargo test -q --locked -j 2 --manifest-path rust/bench/Cargo.toml
 
 lint: build ## Format, types, layers, contract, generated code and rules
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	PYTHONPATH=python $(BIN)/lint-imports --no-cache
 	$(BIN)/buf lint

@@ -32,9 +32,7 @@ WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 
 IMPORT = re.compile(r"^from buf\.validate import validate_pb2", re.MULTILINE)
 REWRITTEN = f"from {'.'.join(VENDORED.parts)}.buf.validate import validate_pb2"
-INIT = (
-    '"""Generated from the contract by ``scripts/gen_protos.py``; the import path is the proto package."""\n'
-)
+INIT = '"""Generated from the contract by ``scripts/gen_protos.py``; the import path is the proto package."""\n'
 
 
 def compile_protos(out: Path, files: list[Path], *plugins: str) -> None:
@@ -56,9 +54,7 @@ def generate(out: Path) -> Path:
     (out / VENDORED).mkdir(parents=True)
     compile_protos(out, files, "python_out", "mypy_out")
     compile_protos(out, services, "grpc_python_out", "mypy_grpc_out")
-    compile_protos(
-        out / VENDORED, [PROTO / "third_party/buf/validate/validate.proto"], "python_out", "mypy_out"
-    )
+    compile_protos(out / VENDORED, [PROTO / "third_party/buf/validate/validate.proto"], "python_out", "mypy_out")
     for folder in (PACKAGE, VENDORED, VENDORED / "buf", VENDORED / "buf/validate"):
         (out / folder / "__init__.py").write_text(INIT)
     for stub in sorted((out / PACKAGE).rglob("*.py*")):
@@ -73,13 +69,9 @@ def stubs_in(folder: Path) -> set[Path]:
 def differences(fresh: Path, kept: Path) -> list[str]:
     """Names what differs between two folders of stubs, one line a file."""
     new, old = stubs_in(fresh), stubs_in(kept)
-    lines = [f"missing: {path}" for path in sorted(new - old)] + [
-        f"stale: {path}" for path in sorted(old - new)
-    ]
+    lines = [f"missing: {path}" for path in sorted(new - old)] + [f"stale: {path}" for path in sorted(old - new)]
     return lines + [
-        f"differs: {path}"
-        for path in sorted(new & old)
-        if not filecmp.cmp(fresh / path, kept / path, shallow=False)
+        f"differs: {path}" for path in sorted(new & old) if not filecmp.cmp(fresh / path, kept / path, shallow=False)
     ]
 
 
@@ -93,9 +85,7 @@ def replace(fresh: Path, kept: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Generate the Python stubs of the contract.")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing, fail where the committed stubs differ"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where the committed stubs differ")
     check = parser.parse_args().check
     # protoc finds the plugins of mypy-protobuf on PATH, which an interpreter run without activation lacks.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])

@@ -48,9 +48,7 @@ def test_reads_and_writes_stand_apart() -> None:
 
 
 def test_only_unavailable_is_retried() -> None:
-    assert {code for entry in CONFIG for code in entry["retryPolicy"]["retryableStatusCodes"]} == {
-        "UNAVAILABLE"
-    }
+    assert {code for entry in CONFIG for code in entry["retryPolicy"]["retryableStatusCodes"]} == {"UNAVAILABLE"}
 
 
 @pytest.mark.parametrize(

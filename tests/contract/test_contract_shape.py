@@ -33,10 +33,7 @@ ENUMS: dict[str, EnumDescriptor] = {
     name: values for file in FILES.values() for name, values in file.enum_types_by_name.items()
 }
 METHODS: list[MethodDescriptor] = [
-    method
-    for file in FILES.values()
-    for service in file.services_by_name.values()
-    for method in service.methods
+    method for file in FILES.values() for service in file.services_by_name.values() for method in service.methods
 ]
 
 SERVICES = {
@@ -128,11 +125,7 @@ def unbounded(rules: validate_pb2.FieldRules, field: FieldDescriptor) -> str:
     """What lacks a maximum in a scalar's rules, or nothing."""
     if field.type == FieldDescriptor.TYPE_STRING:
         text = rules.string
-        return (
-            ""
-            if any(text.HasField(name) for name in ("max_len", "max_bytes", "len", "len_bytes"))
-            else "string"
-        )
+        return "" if any(text.HasField(name) for name in ("max_len", "max_bytes", "len", "len_bytes")) else "string"
     if field.type == FieldDescriptor.TYPE_BYTES:
         return "" if rules.bytes.HasField("max_len") or rules.bytes.HasField("len") else "bytes"
     return ""
@@ -220,9 +213,7 @@ def test_every_write_takes_a_request_id() -> None:
     without = {name for name, request in writes.items() if "request_id" not in request.fields_by_name}
     assert without == {"AttachSession", "Curate", "ImportSession"}
     assert "request_id" in MESSAGES["ImportHeader"].fields_by_name
-    assert not {
-        name for name in reads if re.match(r"Create|Update|Delete|Append|Edit|Save|Drop|Commit|Abort", name)
-    }
+    assert not {name for name in reads if re.match(r"Create|Update|Delete|Append|Edit|Save|Drop|Commit|Abort", name)}
 
 
 def python_enums() -> dict[str, type[Enum]]:
@@ -230,10 +221,7 @@ def python_enums() -> dict[str, type[Enum]]:
         name: kind
         for module in (enums, errors, folding)
         for name, kind in vars(module).items()
-        if inspect.isclass(kind)
-        and issubclass(kind, Enum)
-        and kind.__module__ == module.__name__
-        and len(kind)
+        if inspect.isclass(kind) and issubclass(kind, Enum) and kind.__module__ == module.__name__ and len(kind)
     }
 
 

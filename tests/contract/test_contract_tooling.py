@@ -18,9 +18,7 @@ BUF = str(Path(sysconfig.get_path("scripts")) / "buf")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 def compiled_by_protoc(out: Path, *includes: Path) -> subprocess.CompletedProcess[str]:
@@ -69,9 +67,7 @@ def test_buf_lint_and_format_find_nothing() -> None:
     ],
     ids=["deleted", "retyped", "untouched"],
 )
-def test_buf_breaking_sees_what_breaks_a_host(
-    tmp_path: Path, line: str, instead: str, complaint: str
-) -> None:
+def test_buf_breaking_sees_what_breaks_a_host(tmp_path: Path, line: str, instead: str, complaint: str) -> None:
     for name in ("kept", "changed"):
         shutil.copytree(PROTO, tmp_path / name / "proto")
         shutil.copy(ROOT / "buf.yaml", tmp_path / name)

@@ -102,9 +102,7 @@ def test_nothing_to_fold_is_an_error_of_a_manual_fold(client: Client, name: str)
 def test_r6_a_pinned_row_stays_with_its_unit(client: Client, name: str) -> None:
     host = grown(client, name)
     pinned = next(r.offset for r in host.active() if r.HasField("tool_result"))
-    answer = client.session.PinRows(
-        session_service_pb2.PinRowsRequest(session_id=name, offsets=[pinned], pinned=True)
-    )
+    answer = client.session.PinRows(session_service_pb2.PinRowsRequest(session_id=name, offsets=[pinned], pinned=True))
     assert answer.changed == 1
     host.compact()
     kept = host.offsets()

@@ -54,9 +54,7 @@ def test_b2_media_are_part_of_the_whole_size(client: Client, name: str) -> None:
 def test_b7_results_that_a_request_carried_are_other_runs_business(client: Client, name: str) -> None:
     host = Host(client, name, auto_compact=False)
     first = host.prepare("r1", user("read both"))
-    carried = host.prepare(
-        "r1", result("c1", LINE * 150), previous_answer=host.answer(first, calls("c1", "c2"))
-    )
+    carried = host.prepare("r1", result("c1", LINE * 150), previous_answer=host.answer(first, calls("c1", "c2")))
     assert not carried.bounded
     host.client.compaction.FinishRun(
         compaction_service_pb2.FinishRunRequest(

@@ -33,9 +33,7 @@ def restore(host: Host, revision: int) -> None:
     )
 
 
-def test_r3_the_late_result_of_a_folded_call_may_come_again_once_it_was_edited_away(
-    client: Client, name: str
-) -> None:
+def test_r3_the_late_result_of_a_folded_call_may_come_again_once_it_was_edited_away(client: Client, name: str) -> None:
     host = folded_call(client, name)
     first = host.append(result("a", "one")).first_offset
     remove(host, first)
@@ -44,9 +42,7 @@ def test_r3_the_late_result_of_a_folded_call_may_come_again_once_it_was_edited_a
 
 
 @pytest.mark.parametrize("before_fold", [True, False])
-def test_r3_a_restore_knows_which_folded_calls_have_their_result(
-    client: Client, name: str, before_fold: bool
-) -> None:
+def test_r3_a_restore_knows_which_folded_calls_have_their_result(client: Client, name: str, before_fold: bool) -> None:
     host = folded_call(client, name)
     unanswered = host.get().session.revision
     answered = host.append(result("a", "one")).revision

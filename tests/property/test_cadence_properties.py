@@ -1,6 +1,5 @@
 """§5: what no measure, record or policy can bring about."""
 
-
 from foldline.domain.changes import replace
 from foldline.domain.enums import RefusalKind, SignalKind, SkipReason, Suppression, Trigger, TriggerClass
 from foldline.domain.folding import FoldPlan, FoldScope
@@ -174,9 +173,7 @@ class CadenceMachine(RuleBasedStateMachine):
         )
         assert self.record.did_not_fit is None  # 4.4: an attempt ends the fact
         if fails:
-            self.record = cadence.attempt_failed(
-                self.record, now=self.now, policy=self.policy, trigger=found.trigger
-            )
+            self.record = cadence.attempt_failed(self.record, now=self.now, policy=self.policy, trigger=found.trigger)
             return
         self.raw = self.raw // 4 if progress else self.raw - 1
         self.record = cadence.fold_committed(

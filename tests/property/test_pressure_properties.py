@@ -1,6 +1,5 @@
 """4.1, 4.5: whatever the measures are."""
 
-
 from foldline.domain.changes import replace
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
 from foldline.domain.models import Factor, ModelInfo

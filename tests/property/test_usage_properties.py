@@ -38,9 +38,7 @@ def test_4_3_any_body_is_read_without_a_failure(shape: Format, model_type: Model
     from_response(shape, body, model_type)
 
 
-@given(
-    st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**4)
-)
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**4))
 def test_4_3_cached_tokens_occupy_the_window_once(fresh: int, read: int, written: int, output: int) -> None:
     """XE1, XE4: one call, in the shapes of five providers, is one count."""
     total = fresh + read + written
@@ -73,9 +71,7 @@ SIZES = ["prompt is too long: 9 tokens > 8 maximum", "context_length_exceeded", 
 
 
 @given(st.permutations([*RATES[:1], *SIZES[:2]]), st.sampled_from(RATES), st.sampled_from(SIZES), st.booleans())
-def test_4_4_words_of_a_rate_limit_win_over_words_of_size(
-    around: list[str], rate: str, size: str, first: bool
-) -> None:
+def test_4_4_words_of_a_rate_limit_win_over_words_of_size(around: list[str], rate: str, size: str, first: bool) -> None:
     text = " ".join([rate, size] if first else [size, rate])
     for status in (0, 200, 400, 413, 429, 500):
         assert classify(status, f"{text} {' '.join(around)}".encode()).kind == RefusalKind.RATE_LIMITED

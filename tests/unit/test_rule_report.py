@@ -33,9 +33,7 @@ def repository(folder: Path, document: str, code: str = "", test: str = "") -> N
         (folder / path).write_text(text)
 
 
-def test_every_documented_rule_has_code_and_a_test(
-    reporter: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_documented_rule_has_code_and_a_test(reporter: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert reporter.main(["--check"]) == 0, capsys.readouterr().err
     assert len(reporter.documented((reporter.ROOT / reporter.DOC).read_text())) > 80
 

@@ -217,9 +217,7 @@ class StoreReads(Protocol):
     def memory_ids(self, key: int, where: MemoryFilter) -> list[int]:
         """Ids of visible entries that pass ``where``, by (offset, chunk)."""
 
-    def enumerate_memory(
-        self, key: int, where: MemoryFilter, after: tuple[int, int], limit: int
-    ) -> list[StoredEntry]:
+    def enumerate_memory(self, key: int, where: MemoryFilter, after: tuple[int, int], limit: int) -> list[StoredEntry]:
         """Visible entries that pass ``where``, by (offset, chunk), after ``after``; (0, 0) starts (M7)."""
 
     def memory_vectors(self, key: int, identity: str, ids: Sequence[int] | None = None) -> list[tuple[int, bytes]]:

@@ -97,8 +97,16 @@ class TranscriptBlock(_Block, frozen=True, tag="transcript"):
 
 
 ContentBlock = (
-    TextBlock | ImageBlock | VideoBlock | AudioBlock | DocumentBlock | StructuredBlock | ReasoningBlock
-    | ToolCallBlock | ServerToolBlock | TranscriptBlock
+    TextBlock
+    | ImageBlock
+    | VideoBlock
+    | AudioBlock
+    | DocumentBlock
+    | StructuredBlock
+    | ReasoningBlock
+    | ToolCallBlock
+    | ServerToolBlock
+    | TranscriptBlock
 )
 MEDIA = (ImageBlock, VideoBlock, AudioBlock, DocumentBlock)
 
@@ -189,7 +197,13 @@ class ProviderCompactionRow(_Row, frozen=True, tag="provider_compaction"):
 
 
 RowBody = (
-    SystemRow | NoticeRow | UserRow | InjectedContextRow | AssistantRow | ToolResultRow | CompactionSummaryRow
+    SystemRow
+    | NoticeRow
+    | UserRow
+    | InjectedContextRow
+    | AssistantRow
+    | ToolResultRow
+    | CompactionSummaryRow
     | ProviderCompactionRow
 )
 

@@ -288,9 +288,7 @@ def answered(
     """
     newest = prepared.boundary >= cadence.boundaries - 1
     if newest:
-        cadence = replace(
-            cadence, fit_attempts=0, did_not_fit=cadence.did_not_fit if prepared.bounded else None
-        )
+        cadence = replace(cadence, fit_attempts=0, did_not_fit=cadence.did_not_fit if prepared.bounded else None)
     count = None if usage is None else usage.input_tokens
     if not count:
         return cadence, UsageVerdict(warning=None if usage is None else WarningCode.USAGE_MISSING)
@@ -381,9 +379,7 @@ def _suppressed(signal: Signal, by: Suppression | None) -> Signal:
     return signal if signal.suppressed_by == by else replace(signal, suppressed_by=by)
 
 
-def _suppression(
-    signal: Signal, cadence: Cadence, policy: Policy, boundary: int, over: bool
-) -> Suppression | None:
+def _suppression(signal: Signal, cadence: Cadence, policy: Policy, boundary: int, over: bool) -> Suppression | None:
     if not signal.tripped or signal.suppressed_by is not None or signal.trigger_class == TriggerClass.MANUAL:
         return signal.suppressed_by
     if not policy.auto_compact:

@@ -1,6 +1,5 @@
 """§5: which tripped signals fold, and which skip says why they do not."""
 
-
 import pytest
 from foldline.domain.changes import replace
 from foldline.domain.enums import (

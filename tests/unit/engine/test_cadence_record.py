@@ -1,6 +1,5 @@
 """§5, 4.3, 4.4, X2, X3: every change of the cadence record."""
 
-
 import pytest
 from foldline.domain.changes import replace
 from foldline.domain.enums import RefusalKind, SkipReason, Trigger, WarningCode
@@ -139,6 +138,7 @@ def test_4_4_finding_nothing_to_fold_clears_the_fact_and_nothing_else() -> None:
 
 # --- answers
 
+
 def test_l1_an_answer_sets_count_and_anchor() -> None:
     found, verdict = answered(FULL, Usage(input_tokens=680))
     assert found == replace(
@@ -259,6 +259,7 @@ def test_4_3_the_answering_model_is_kept_where_the_host_names_it() -> None:
 
 
 # --- facts and rewrites
+
 
 @pytest.mark.parametrize("kind", list(RefusalKind))
 def test_4_4_only_a_refusal_for_size_sets_the_fact(kind: RefusalKind) -> None:

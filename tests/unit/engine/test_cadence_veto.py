@@ -1,6 +1,5 @@
 """C4 and C7: whether a planned fold is worth its source."""
 
-
 import pytest
 from foldline.domain.changes import replace
 from foldline.domain.enums import SkipReason, Trigger

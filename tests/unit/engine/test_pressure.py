@@ -1,6 +1,5 @@
 """4.1: every signal with value, limit, source, class and what ignores it."""
 
-
 import pytest
 from foldline.domain.changes import replace
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
@@ -151,9 +150,7 @@ def test_4_1_overhead_stands_for_everything_but_rows() -> None:
 
 
 def test_p5_without_a_cap_has_a_value_and_no_limit() -> None:
-    found = signal(
-        measure(M, Cadence(), replace(LIMITS, body_cap=None, byte_limit=None)), SignalKind.REQUEST_BYTES
-    )
+    found = signal(measure(M, Cadence(), replace(LIMITS, body_cap=None, byte_limit=None)), SignalKind.REQUEST_BYTES)
     assert (found.value, found.limit, found.tripped) == (2_000, None, False)
 
 
