@@ -17,7 +17,7 @@ $(STAMP).env: requirements.lock
 	@touch $@
 
 $(STAMP).core: $(STAMP).env $(RUST) pyproject.toml
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 build: $(STAMP).core ## Make the environment in .venv and build the core into it
