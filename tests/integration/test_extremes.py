@@ -9,6 +9,7 @@ import pytest
 from foldline.v1 import (
     compaction_service_pb2,
     estimate_service_pb2,
+    memory_service_pb2,
     model_pb2,
     row_pb2,
     session_service_pb2,
@@ -108,3 +109,60 @@ def test_4_3_usage_at_the_limit_of_its_type_leaves_the_session_readable(client: 
         recorded = host.record("r1", compaction_service_pb2.Outcome(prepare_id=prepared.prepare_id, answer=answer))
         assert not recorded.usage.counted
     assert host.get().totals.usage[0].calls == 3
+
+
+CANONICAL = [
+    {"type": "system", "key": "k", "version": 2**70},
+    {"type": "system", "key": "k", "version": -1},
+    {"type": "user", "content": []},
+    {"type": "user", "content": [{"type": "image", "tokens_hint": 2**40}]},
+    {"type": "user", "content": [{"type": "video", "duration_seconds": -1.0}]},
+    {"type": "user", "content": [{"type": "image", "mime_type": "x" * 300}]},
+    {"type": "tool_result", "call_id": ""},
+    {"type": "assistant", "content": [{"type": "tool_call", "call_id": "c", "name": ""}]},
+    {"type": "user", "create_time": "yesterday"},
+    {"type": "user", "extra": "{"},
+]
+
+
+@pytest.mark.parametrize("row", CANONICAL, ids=lambda row: f"{row['type']} {sorted(row)[0]}")
+def test_w4_rows_in_foldlines_own_json_keep_the_limits_of_typed_ones(
+    client: Client, name: str, row: dict[str, object]
+) -> None:
+    host = Host(client, name)
+    given = {"content": [{"type": "text", "text": "x"}], **row}
+    request = session_service_pb2.AppendRowsRequest(session_id=name)
+    request.input.raw.format, request.input.raw.json = row_pb2.FORMAT_CANONICAL, json.dumps([given]).encode()
+    assert refused(client.session.AppendRows, request).reason in ("FIELD_VALIDATION", "FORMAT_INVALID")
+    assert host.offsets() == []
+
+
+def test_r3_what_the_sidecar_sets_is_ignored_in_foldlines_own_json(client: Client, name: str) -> None:
+    host = Host(client, name)
+    call = {"type": "tool_call", "call_id": "c", "name": "f", "arguments_json": "{}"}
+    rows = [
+        {"type": "user", "content": [{"type": "text", "text": "go"}]},
+        {"type": "assistant", "content": [call], "derived_from": 1},
+        {"type": "tool_result", "call_id": "c", "late": True, "call_offset": 1, "usage_mark": "12"},
+    ]
+    request = session_service_pb2.AppendRowsRequest(session_id=name)
+    request.input.raw.format, request.input.raw.json = row_pb2.FORMAT_CANONICAL, json.dumps(rows).encode()
+    client.session.AppendRows(request)
+    _, asked, answered = host.active()
+    assert asked.assistant.derived_from == 0
+    assert (answered.tool_result.late, answered.tool_result.call_offset, answered.tool_result.usage_mark) == (
+        False,
+        2,
+        "",
+    )
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(2**62, 0), (-62135596801, 0), (0, -1), (0, 10**9)])
+def test_w8_a_time_that_is_none_is_refused(client: Client, name: str, seconds: int, nanos: int) -> None:
+    host = Host(client, name)
+    row = row_pb2.Row(user=row_pb2.UserRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text="x"))]))
+    row.create_time.seconds, row.create_time.nanos = seconds, nanos
+    assert refused(host.rows, row).reason == "FIELD_VALIDATION"
+    query = memory_service_pb2.SearchMemoryRequest(session_id=name, query="x")
+    query.filter.after_time.seconds, query.filter.after_time.nanos = seconds, nanos
+    assert refused(client.memory.SearchMemory, query).reason == "FIELD_VALIDATION"

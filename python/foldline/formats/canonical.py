@@ -19,7 +19,7 @@ _AT = re.compile(r" - at `\$(.*)`$")
 
 
 def parse(data: bytes) -> Parsed:
-    """Rows as they are, less what only the sidecar sets (``call_offset``, ``late``).
+    """Rows as they are, less what only the sidecar sets (``call_offset``, ``late``, ``usage_mark``, ``derived_from``).
 
     Raises:
         FoldlineError: FORMAT_INVALID with the path, also for a field that rows do not have.
@@ -58,8 +58,16 @@ def _sent(body: RowBody) -> RowBody:
 def _parse(data: bytes, what: str) -> Reading:
     reading = Reading()
     for value, path in messages_of(reading.load(data, what)):
-        reading.take(_sent(_body(value, path)))
+        reading.take(_given(_body(value, path)))
     return reading
+
+
+def _given(body: RowBody) -> RowBody:
+    if isinstance(body, ToolResultRow):
+        return msgspec.structs.replace(body, late=False, call_offset=None, usage_mark="")
+    if isinstance(body, AssistantRow):
+        return msgspec.structs.replace(body, derived_from=None)
+    return body
 
 
 def _body(value: dict[str, Json], path: str) -> RowBody:

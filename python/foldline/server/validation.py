@@ -39,19 +39,19 @@ def decoded(decode: Any, data: bytes) -> Any:
         ) from None
 
 
-def validate(request: Message) -> None:
-    """Holds a request against the contract.
+def validate(request: Message, prefix: str = "") -> None:
+    """Holds a request, or a part of one that is found at ``prefix``, against the contract.
 
     Raises:
         FoldlineError: FIELD_VALIDATION, naming every field, the first one with value and rule; MEMORY_LIMIT_EXCEEDED.
     """
     violations = _collect(request)
     if violations:
-        raise _refusal(request, violations)
+        raise _refusal(request, violations, prefix)
 
 
-def _refusal(request: Message, violations: list[protovalidate.Violation]) -> FoldlineError:
-    found = [(_path(v.proto.field), v.proto.message) for v in violations]
+def _refusal(request: Message, violations: list[protovalidate.Violation], prefix: str) -> FoldlineError:
+    found = [(f"{prefix}{_path(v.proto.field)}", v.proto.message) for v in violations]
     if type(request) in _LIMITED and any(path == "limit" for path, _ in found):
         return _limit_exceeded(request)
     path, rule = found[0]

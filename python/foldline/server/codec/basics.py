@@ -60,9 +60,17 @@ def timestamp_of(text: str) -> Timestamp | None:
     return made
 
 
-def time_text(value: Timestamp) -> str:
-    """RFC 3339 in UTC with microseconds, as rows keep it."""
-    return value.ToDatetime(tzinfo=UTC).isoformat().replace("+00:00", "Z")
+def time_text(value: Timestamp, field: str) -> str:
+    """RFC 3339 in UTC with microseconds, as rows keep it.
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION for a time outside of the years 1 to 9999.
+    """
+    try:
+        return value.ToDatetime(tzinfo=UTC).isoformat().replace("+00:00", "Z")
+    except ValueError as error:
+        given = f"{value.seconds} s, {value.nanos} ns"
+        raise invalid(field, given, "years 1 to 9999, 0 to 999999999 ns", f"{field} is no time: {given}") from error
 
 
 def seconds(value: Duration) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from foldline import formats
 from foldline.commands.inputs import RawMessages, RowsInput
 from foldline.domain import rows as domain
 from foldline.domain.enums import Format, StopReason, SummarySource, TranscriptSource
@@ -21,6 +22,7 @@ from foldline.server.codec.basics import (
     timestamp_of,
     wire_model,
 )
+from foldline.server.validation import validate
 from foldline.v1 import row_pb2
 
 FORMATS = enum_map(row_pb2.Format, Format, "FORMAT")
@@ -38,8 +40,29 @@ def rows_input(value: row_pb2.RowInput | None, field: str) -> RowsInput | None:
     if value is None:
         return None
     if value.WhichOneof("kind") == "raw":
+        if value.raw.format == row_pb2.FORMAT_CANONICAL:
+            _check_canonical(value.raw.json, f"{field}.raw.json")
         return RawMessages(FORMATS.domain(value.raw.format), value.raw.json)
     return tuple(new_row(r, f"{field}.rows.rows[{i}]") for i, r in enumerate(value.rows.rows))
+
+
+def _check_canonical(data: bytes, field: str) -> None:
+    """Rows in Foldline's own JSON keep the limits of typed ones: whatever is stored can be sent back.
+
+    Raises:
+        FoldlineError: FORMAT_INVALID, FIELD_VALIDATION.
+    """
+    for index, row in enumerate(formats.parse(Format.CANONICAL, data).rows):
+        at = f"{field}[{index}]"
+        try:
+            wire = wire_row(domain.Row(0, row.body))
+            new_row(wire, at)
+        except ValueError as error:
+            raise invalid(at, type(row.body).__name__, "numbers that fit their fields", f"{at}: {error}") from error
+        validate(wire, f"{at}.")
+        if row.body.create_time and not wire.HasField("create_time"):
+            given = row.body.create_time
+            raise invalid(f"{at}.create_time", given, "RFC 3339", f"{at}.create_time is no time: {given[:64]}")
 
 
 def new_row(row: row_pb2.Row, field: str) -> domain.NewRow:
@@ -48,7 +71,7 @@ def new_row(row: row_pb2.Row, field: str) -> domain.NewRow:
     if kind is None:
         raise invalid(f"{field}.body", "", "one of the row types", f"{field} has no body")
     common = {
-        "create_time": time_text(row.create_time) if row.HasField("create_time") else "",
+        "create_time": time_text(row.create_time, f"{field}.create_time") if row.HasField("create_time") else "",
         "extra": _extra(row.extra, field),
     }
     return domain.NewRow(_BODIES[kind](getattr(row, kind), common, field), row.run_id, row.pinned)

@@ -91,8 +91,8 @@ def _filter(value: memory_pb2.MemoryFilter) -> MemoryFilter:
         kinds=tuple(KINDS.domain(k) for k in value.kinds),
         first_offset=value.first_offset if value.HasField("first_offset") else None,
         last_offset=value.last_offset if value.HasField("last_offset") else None,
-        after_time=time_text(value.after_time) if value.HasField("after_time") else "",
-        before_time=time_text(value.before_time) if value.HasField("before_time") else "",
+        after_time=time_text(value.after_time, "filter.after_time") if value.HasField("after_time") else "",
+        before_time=time_text(value.before_time, "filter.before_time") if value.HasField("before_time") else "",
     )
 
 
