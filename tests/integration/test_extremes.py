@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 
 import pytest
@@ -166,3 +167,55 @@ def test_w8_a_time_that_is_none_is_refused(client: Client, name: str, seconds: i
     query = memory_service_pb2.SearchMemoryRequest(session_id=name, query="x")
     query.filter.after_time.seconds, query.filter.after_time.nanos = seconds, nanos
     assert refused(client.memory.SearchMemory, query).reason == "FIELD_VALIDATION"
+
+
+def exported(client: Client, name: str) -> list[dict[str, object]]:
+    chunks = client.session.ExportSession(session_service_pb2.ExportSessionRequest(session_id=name))
+    return [json.loads(line) for line in b"".join(c.jsonl for c in chunks).splitlines()]
+
+
+def imported(client: Client, name: str, lines: list[dict[str, object]]) -> session_service_pb2.ImportSessionResponse:
+    """An import of lines whose last one is made to fit them, as whoever changes an export can do."""
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    end = {"line": "end", "lines": len(lines), "sha256": hashlib.sha256(body).hexdigest()}
+    chunk = session_service_pb2.ImportChunk(sequence=1, jsonl=body + json.dumps(end).encode() + b"\n")
+    header = session_service_pb2.ImportHeader(session_id=name)
+    parts = [
+        session_service_pb2.ImportSessionRequest(header=header),
+        session_service_pb2.ImportSessionRequest(chunk=chunk),
+    ]
+    return client.session.ImportSession(iter(parts))
+
+
+FORGED: dict[str, dict[str, object]] = {
+    "a body that is no row": {"body": {"type": "user", "content": 5}},
+    "a kind that is not the body's": {"kind": 5},
+    "tokens below zero": {"tokens": -1},
+    "bytes beyond 64 bits": {"bytes": 2**64},
+    "an offset out of order": {"offset": 1},
+    "an offset of later": {"offset": 99},
+    "a revision of later": {"revision": 99},
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_w4_a_forged_export_is_refused_whole(client: Client, name: str, change: dict[str, object]) -> None:
+    host = Host(client, name)
+    host.append(user("one"))
+    host.append(user("two"))
+    *lines, _ = exported(client, name)
+    assert imported(client, f"{name}-copy", lines).rows == 2
+    at = max(n for n, line in enumerate(lines) if line["line"] == "row")
+    lines[at] = lines[at] | change
+    assert refused(imported, client, f"{name}-forged", lines).reason == "FORMAT_INVALID"
+    asked = session_service_pb2.GetSessionRequest(session_id=f"{name}-forged")
+    assert refused(client.session.GetSession, asked).reason == "SESSION_NOT_FOUND"
+
+
+def test_w4_an_export_that_says_one_thing_twice_is_refused(client: Client, name: str) -> None:
+    host = Host(client, name)
+    host.append(user("one"), {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})  # fmt: skip
+    *lines, _ = exported(client, name)
+    lines.append(next(line for line in lines if line["line"] == "rewrite"))
+    assert refused(imported, client, f"{name}-forged", lines).reason == "FORMAT_INVALID"

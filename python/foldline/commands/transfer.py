@@ -19,7 +19,9 @@ from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.memory import MemoryEntry
+from foldline.domain.models import COUNT_MAX
 from foldline.domain.ports import Archive, CallUpdate, Rewrite, StoredRow
+from foldline.domain.rows import decode_body, kind_of
 from foldline.domain.session import ClosedRun, Session
 
 VERSION = 1
@@ -137,9 +139,13 @@ def import_session(
     try:
         services.store.import_session(replace(archive, session=session), remember(services, caller, request_id, name))
         services.sessions.forget(caller.tenant, name)
-    except FoldlineError:
+    except OverflowError as error:
+        raise FoldlineError(Reason.FORMAT_INVALID, "the export holds a number of over 64 bits") from error
+    except FoldlineError as error:
         # As for a session created twice at once (W2).
         found = repeated(services, caller, 0, request_id)
+        if found is None and error.reason is Reason.INTERNAL:
+            raise FoldlineError(Reason.FORMAT_INVALID, "the export says one thing twice") from error
         if found is None:
             raise
     services.memory.wake()
@@ -153,6 +159,30 @@ def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield from whole
     if rest.strip():
         raise FoldlineError(Reason.FORMAT_INVALID, "the export is cut off inside its last line")
+
+
+def _stored(line: _Row, number: int, before: StoredRow | None) -> StoredRow:
+    """A row that can be read back.
+
+    Raises:
+        FoldlineError: FORMAT_INVALID for a body that is no row, sizes that are none, and rows out of order.
+    """
+    row = StoredRow(
+        line.offset, line.kind, line.run_id, line.pinned, line.tokens, line.bytes, line.revision, bytes(line.body),
+        line.place,
+    )  # fmt: skip
+    try:
+        kind = kind_of(decode_body(row.body))
+    except msgspec.MsgspecError as error:
+        raise FoldlineError(Reason.FORMAT_INVALID, f"line {number}: the body is no row: {error}", line=number) from None
+    sized = 0 <= row.tokens <= COUNT_MAX and 0 <= row.bytes <= COUNT_MAX
+    offset, revision = (before.offset, before.revision) if before else (0, 0)
+    if row.kind != kind or not sized or row.offset <= offset or row.revision < revision:
+        raise FoldlineError(
+            Reason.FORMAT_INVALID, f"line {number}: row {row.offset} is out of order, or not what its body is",
+            line=number, offset=row.offset,
+        )  # fmt: skip
+    return row
 
 
 def _archive(lines: Iterable[bytes]) -> Archive:
@@ -181,12 +211,7 @@ def _archive(lines: Iterable[bytes]) -> Archive:
             case _Session():
                 session = line.session
             case _Row():
-                rows.append(
-                    StoredRow(
-                        line.offset, line.kind, line.run_id, line.pinned, line.tokens, line.bytes, line.revision,
-                        bytes(line.body), line.place,
-                    )
-                )  # fmt: skip
+                rows.append(_stored(line, number, rows[-1] if rows else None))
             case _Rewrite():
                 rewrites.append(line.rewrite)
             case _Call():
@@ -209,4 +234,10 @@ def _archive(lines: Iterable[bytes]) -> Archive:
         raise FoldlineError(
             Reason.FORMAT_INVALID, f"the export ends after {number} lines, without its last", line=number
         )
+    last = rows[-1] if rows else None
+    if last is not None and (last.offset >= session.next_offset or last.revision > session.revision):
+        raise FoldlineError(
+            Reason.FORMAT_INVALID, f"row {last.offset} of revision {last.revision} is not the session's, which is at "
+            f"{session.revision}", line=number,
+        )  # fmt: skip
     return Archive(session, tuple(rows), tuple(rewrites), tuple(calls), tuple(runs), tuple(events), tuple(entries))
