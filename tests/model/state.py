@@ -160,7 +160,7 @@ class State:
         found: list[int] = []
         for offset in reversed(before):
             known = self.archive[offset]
-            if known.kind == "system":
+            if known.kind == "system" or (known.kind == "tool_result" and known.row.tool_result.late):
                 continue
             if known.kind not in REQUEST_KINDS:
                 break
