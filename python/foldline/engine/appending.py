@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,8 @@ def unknown_call_ids(session: Session, rows: Sequence[NewRow]) -> tuple[str, ...
         if isinstance(row.body, ToolResultRow) and row.body.call_id not in open_ids:
             missing.append(row.body.call_id)
     # A second result of one call in the same append finds its call answered: the history tells which.
-    answered = [r.body.call_id for r in rows if isinstance(r.body, ToolResultRow)]
-    missing += [call_id for call_id in answered if answered.count(call_id) > 1]
+    answered = Counter(r.body.call_id for r in rows if isinstance(r.body, ToolResultRow))
+    missing += [call_id for call_id, times in answered.items() if times > 1]
     return tuple(dict.fromkeys(missing))
 
 
