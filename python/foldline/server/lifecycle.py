@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
 import threading
@@ -33,13 +34,16 @@ def serve(config: Config, announce: Callable[[str], None]) -> int:
     logs.configure(config.log.level)
     if config.ignored:
         log.warning("environment variables that name no setting", variables=config.ignored)
-    stopped = threading.Event()
+    # A handler runs between any two steps of this thread, also inside one that holds a lock: it may neither log nor set
+    # an Event, whose lock this thread may hold. Putting into a SimpleQueue is safe there.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    seen: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if stopped.is_set():
+        if seen:
             os._exit(FORCED)
-        log.info("stopping", signal=signal.Signals(number).name)
-        stopped.set()
+        seen.append(number)
+        signals.put(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
@@ -57,9 +61,11 @@ def serve(config: Config, announce: Callable[[str], None]) -> int:
         raise
     announce(f"foldline {_core.__version__} serves {' and '.join(server.addresses)}")
     log.info("serving", addresses=server.addresses, data=str(config.data))
+    stopped = threading.Event()
     upkeep = threading.Thread(target=server.upkeep, args=(stopped,), name="upkeep", daemon=True)
     upkeep.start()
-    stopped.wait()
+    log.info("stopping", signal=signal.Signals(signals.get()).name)
+    stopped.set()
     upkeep.join(1.0)
     ended = server.stop(config.server.drain_delay)
     log.info("stopped", ended_calls=ended)
