@@ -180,7 +180,7 @@ def _stored(line: _Row, number: int, before: StoredRow | None) -> StoredRow:
     if row.kind != kind or not sized or row.offset <= offset or row.revision < revision:
         raise FoldlineError(
             Reason.FORMAT_INVALID, f"line {number}: row {row.offset} is out of order, or not what its body is",
-            line=number, offset=row.offset,
+            line=number,
         )  # fmt: skip
     return row
 
