@@ -279,6 +279,10 @@ class Onlooker:
             require(event.fold_id in state.started, "§13", f"{event.fold_id} ended and never started")
             require(event.fold_id not in state.ended, "§13", f"{event.fold_id} ended twice")
             state.ended.add(event.fold_id)
+            failed = event.compaction_failed
+            # Sources may fail; a plan that its own checks refuse is a defect.
+            refused = failed.failure == compaction_pb2.FAILURE_KIND_REWRITE_REJECTED
+            require(not refused, "§7", f"{event.fold_id} was refused: {failed}")
 
 
 def _texts(row: row_pb2.Row) -> str:
