@@ -166,3 +166,20 @@ def test_4_5_what_an_answer_teaches_counts_for_the_request_that_it_comes_with(cl
     request.previous_answer.prepare_id = prepared.prepare_id
     request.previous_answer.answer.usage.input_tokens = prepared.pressure_sent.forecast_tokens * 2
     assert client.compaction.PrepareRequest(request).pressure_checked.estimator_factor == 2.0
+
+
+def test_v3_a_run_that_continues_one_whose_request_has_folded_can_fold(client: Client, name: str) -> None:
+    host = Host(client, name, auto_compact=False, retention=policy_pb2.RetentionPolicy(turns=0, messages=1))
+    for n in range(6):
+        host.turn(f"run-{n}", f"{n} {LONG}", LONG)
+    host.compact()
+    assert not any(r.HasField("user") for r in host.active())
+    prepared = host.prepare("go-on")
+    for n in range(5):
+        outcome = host.answer(prepared, calls(f"c{n}"))
+        prepared = host.prepare("go-on", result(f"c{n}", f"{n} {LONG}"), previous_answer=outcome)
+    newest = host.offsets()[-2:]
+    assert host.compact().scope == compaction_pb2.FOLD_SCOPE_STAGE_1
+    assert host.compact().scope == compaction_pb2.FOLD_SCOPE_STAGE_2
+    assert host.offsets()[-2:] == newest
+    assert host.verify().ok

@@ -188,6 +188,14 @@ class _Checks:
                 yield f"the summary stands before {following}, not before {self.plan.insert_before}"
             return
         wanted = _last_request_row(self.before)
+        if wanted is None:
+            # Its request has folded: the run's work begins with the first row that came once it was open.
+            begun = _run_position(self.before)
+            first = next((r.offset for r in self.before.rows[begun:] if r.offset in self.kept), None)
+            following = self.after[index + 1].offset if index + 1 < len(self.after) else None
+            if following != first:
+                yield f"the summary stands before {following}, the run's rows begin at {first}"
+            return
         if index == 0 or self.after[index - 1].offset != wanted:
             yield f"the summary does not stand directly after row {wanted}, where the run's request ends"
 
@@ -242,7 +250,9 @@ class _Checks:
         yield from ((r.offset, "request of the open run") for r in rows if r.offset in asked)
         last = _last_request_row(self.before)
         begun, newest = False, list[int]()
-        for row in rows:
+        start = _run_position(self.before) if last is None else None
+        for position, row in enumerate(rows):
+            begun = begun or position == start
             if begun:
                 if row.kind == RowKind.USER:
                     yield row.offset, "user row of the open run"
@@ -325,6 +335,13 @@ def appends_only(then: Snapshot, now: Snapshot) -> bool:
         elif seen_new:
             return False
     return True
+
+
+def _run_position(snapshot: Snapshot) -> int:
+    """Where the rows of an open run begin whose request is not in the list any more."""
+    assert snapshot.open_run is not None
+    opened = snapshot.open_run.opened_offset
+    return next((p for p, r in enumerate(snapshot.rows) if r.offset >= opened), len(snapshot.rows))
 
 
 def _last_request_row(snapshot: Snapshot) -> int | None:
