@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from foldline.domain.folding import CheckFailure, FoldPlan, RowFacts
 from foldline.engine.checks import check
-from foldline.engine.structure import analyze, must_stay
+from foldline.engine.structure import Region, analyze, must_stay
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -78,7 +78,11 @@ def test_a_unit_that_must_stay_cannot_go(ops: list[Operation], data: st.DataObje
     folded = planned(ops)
     structure = analyze(folded.snapshot)
     stay = must_stay(folded.snapshot, structure)
-    units = [u for u in structure.units if stay.issuperset(u.offsets)]
+    run = folded.snapshot.open_run
+    asked = set(run.request) if run else set()
+    # What others left between the rows of a request stays by the planner's choice, not by V5.
+    named = [u for u in structure.units if u.region is not Region.REQUEST or not asked.isdisjoint(u.offsets)]
+    units = [u for u in named if stay.issuperset(u.offsets)]
     assume(units)
     lost = set(data.draw(st.sampled_from(units)).offsets)
     order = [r.offset for r in folded.snapshot.rows]
