@@ -70,14 +70,14 @@ def test_s9_a_mention_is_whole(text: str, wanted: str, kind: IdentifierKind, hel
 def test_s9_the_forms_of_a_path_are_one_identifier() -> None:
     reading = read_rows(
         rows(
-            user("Look at app/src/main.ts please, all of /work/app/src/main.ts."),
-            says("I read main.ts.", call("a", "read", path="/work/app/src/main.ts")),
+            user("Look at app/src/main.ts please, all of /srv/app/src/main.ts."),
+            says("I read main.ts.", call("a", "read", path="/srv/app/src/main.ts")),
             user("And main.ts again?"),
         ),
         lambda t: t,
     )
     paths = [i for i in identifiers_of(reading) if i.kind == IdentifierKind.PATH]
-    assert [(p.text, p.probe) for p in paths] == [("/work/app/src/main.ts", "app/src/main.ts")]
+    assert [(p.text, p.probe) for p in paths] == [("/srv/app/src/main.ts", "app/src/main.ts")]
 
 
 def test_s9_what_only_a_listing_shows_does_not_matter() -> None:
