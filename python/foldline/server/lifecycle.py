@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 
 import structlog
 
@@ -34,19 +32,10 @@ def serve(config: Config, announce: Callable[[str], None]) -> int:
     logs.configure(config.log.level)
     if config.ignored:
         log.warning("environment variables that name no setting", variables=config.ignored)
-    # A handler runs between any two steps of this thread, also inside one that holds a lock: it may neither log nor set
-    # an Event, whose lock this thread may hold. Putting into a SimpleQueue is safe there.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    seen: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        if seen:
-            os._exit(FORCED)
-        seen.append(number)
-        signals.put(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    # Blocked here, before any thread starts, so that every thread inherits it and only sigwait takes them: a handler
+    # could run where this thread holds a lock, and a signal that another thread receives does not wake this one.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
 
     # The vocabulary takes as long as the imports and needs no interpreter lock: both at once.
     threading.Thread(target=_warm, name="warm", daemon=True).start()
@@ -64,7 +53,9 @@ def serve(config: Config, announce: Callable[[str], None]) -> int:
     stopped = threading.Event()
     upkeep = threading.Thread(target=server.upkeep, args=(stopped,), name="upkeep", daemon=True)
     upkeep.start()
-    log.info("stopping", signal=signal.Signals(signals.get()).name)
+    number = signal.sigwait(ends)
+    threading.Thread(target=_force, args=(ends,), name="second-signal", daemon=True).start()
+    log.info("stopping", signal=signal.Signals(number).name)
     stopped.set()
     upkeep.join(1.0)
     ended = server.stop(config.server.drain_delay)
@@ -74,6 +65,11 @@ def serve(config: Config, announce: Callable[[str], None]) -> int:
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+def _force(ends: set[signal.Signals]) -> None:
+    signal.sigwait(ends)
+    os._exit(FORCED)
 
 
 def _warm() -> None:
