@@ -309,3 +309,15 @@ class TestCommandLine:
                 server.close()
         assert "without TLS" not in (quiet / "server.log").read_text()
         assert "without TLS" in (loud / "server.log").read_text()
+
+
+def test_two_signals_at_once_never_leave_the_server_deaf(tmp_path: Path) -> None:
+    """Whichever of the two is taken first, the process ends: drained, or forced by the second."""
+    for number in range(5):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with served_process(folder) as process:
+            process.wait_ready()
+            process.signal(signal.SIGTERM)
+            process.signal(signal.SIGINT)
+            assert process.wait() in (0, 130)
