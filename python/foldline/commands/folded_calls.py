@@ -43,7 +43,7 @@ def calls_taken_over(services: Services, live: LiveSession, run: OpenRun) -> tup
     session = live.session
     if not run.continues or not session.folds:
         return ()
-    folds = lineage(services.store.rewrites(session.key, -1, 1 << 30), session.revision)
+    folds = lineage(services.rewrites(session.key), session.revision)
     offsets, kinds = live.ledger.slice()[:2]
     results = [o for o, kind in zip(offsets, kinds, strict=True) if kind == RowKind.TOOL_RESULT]
     again = {o for f in folds if f.record is not None for o in expand(f.record.discarded)}.intersection(offsets)

@@ -146,7 +146,7 @@ def _commit(
 ) -> Relisting:  # fmt: skip
     session = live.session
     revision, offsets = session.revision + 1, tuple(r.offset for r in after)
-    rewrites = services.store.rewrites(session.key, -1, 1 << 30)
+    rewrites = services.rewrites(session.key)
     folded = folded_offsets(rewrites, parent if kind is RevisionKind.RESTORE else session.revision)
     sizes = {r.offset: (r.tokens, r.bytes) for r in after}
     rows = [to_row(r) for r in after]

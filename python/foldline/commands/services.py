@@ -12,7 +12,7 @@ from foldline.commands.bell import EventBell
 from foldline.commands.live import Sessions
 from foldline.domain.models import Factor, ModelInfo
 from foldline.domain.policy import Layer, Resolved, resolve
-from foldline.domain.ports import Formats, Memory, Store, Summarizer
+from foldline.domain.ports import Formats, Memory, Rewrite, Store, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
 from foldline.engine.catalog import Catalog
@@ -87,6 +87,10 @@ class Services:
     def factor_of(self, session: Session, model: ModelRef) -> Factor:
         """The learned factor within the bounds of the session's policy: sessions that share it may bound it apart."""
         return within(self.factor(session.tenant, model), self.policy(session).policy)
+
+    def rewrites(self, key: int) -> list[Rewrite]:
+        """Every rewrite of a session, its creation first."""
+        return self.store.rewrites(key, -1, 1 << 30)
 
     def learned(self, tenant: str, factor: Factor) -> None:
         """Takes a committed factor."""

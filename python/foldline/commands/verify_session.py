@@ -88,7 +88,7 @@ class _Replay:
         for offset in range(1, self.session.next_offset):
             if offset not in self.rows:
                 self.fault("R1", f"row {offset} is missing from the archive", offset)
-        self.rewrites = self.services.store.rewrites(self.session.key, -1, 1 << 30)
+        self.rewrites = self.services.rewrites(self.session.key)
         by_revision = {r.revision: r for r in self.rewrites if r.kind is not RevisionKind.CREATED}
         appended: dict[int, list[StoredRow]] = {}
         for row in self.rows.values():

@@ -92,9 +92,14 @@ def wire_model(value: ModelRef) -> model_pb2.ModelRef | None:
     return model_pb2.ModelRef(provider=value.provider, model=value.model) if value.model else None
 
 
+def count_of(message: Any, name: str) -> int | None:
+    """An optional count of a host, held to 64 bits; None where it was not given."""
+    return min(getattr(message, name), COUNT_MAX) if message.HasField(name) else None
+
+
 def usage_of(value: model_pb2.Usage) -> Usage:
     def given(name: str) -> int | None:
-        return min(getattr(value, name), COUNT_MAX) if value.HasField(name) else None  # type: ignore[arg-type]
+        return count_of(value, name)
 
     cost = value.cost if value.HasField("cost") else None
     return Usage(given("input_tokens"), given("output_tokens"), given("cached_input_tokens"), cost, value.currency)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from foldline.commands.measuring import RequestShape
 from foldline.domain.enums import ReadingSource, SignalKind, Suppression, TriggerClass
-from foldline.domain.models import COUNT_MAX
 from foldline.domain.pressure import PressureReport, Signal
-from foldline.server.codec.basics import enum_map, model_ref
+from foldline.server.codec.basics import count_of, enum_map, model_ref
 from foldline.v1 import compaction_service_pb2, pressure_pb2
 
 SIGNALS = enum_map(pressure_pb2.SignalKind, SignalKind, "SIGNAL_KIND")
@@ -17,7 +16,7 @@ SUPPRESSIONS = enum_map(pressure_pb2.Suppression, Suppression, "SUPPRESSION")
 
 def shape_of(value: compaction_service_pb2.RequestShape) -> RequestShape:
     def given(name: str) -> int | None:
-        return min(getattr(value, name), COUNT_MAX) if value.HasField(name) else None  # type: ignore[arg-type]
+        return count_of(value, name)
 
     tools = value.WhichOneof("tools")
     return RequestShape(
