@@ -183,6 +183,7 @@ class FailureKind(_Named):
     INTERRUPTED = auto()
     UNMEASURED_TRANSCRIPT = auto()
     INTERNAL = auto()
+    READY_DROPPED = auto()
 
 
 class Trigger(_Named):
@@ -253,6 +254,7 @@ class WarningCode(_Named):
     MEMORY_PENDING = auto()
     CALL_ID_RENAMED = auto()
     TEXT_SHORTENED = auto()
+    SOURCE_FAILED = auto()
 
 
 class RefusalKind(_Named):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from foldline.domain.enums import (
     FailureKind,
+    Oversize,
     RowKind,
     SignalKind,
     SourceBoundKind,
@@ -219,6 +221,9 @@ class SummaryRequest:
         earlier: earlier summaries that fold along (F8).
         budget: tokens of written prose (V6); ``appendix`` tokens come on top (S9).
         instructions: of the policy and of the request, joined.
+        model: who is to write, where the source is a model (S2); ``window`` is its own, in tokens (S4).
+        timeout: seconds for the whole summary, retries included (S5); ``retries`` of transient errors.
+        cancelled: whether nobody wants the summary any more; a source that can, stops.
     """
 
     rows: tuple[Row, ...]
@@ -228,6 +233,12 @@ class SummaryRequest:
     coverage_floor: float
     redact: tuple[str, ...] = ()
     instructions: str = ""
+    model: ModelRef = ModelRef()
+    window: int = 0
+    timeout: float = 60.0
+    retries: int = 2
+    oversize: Oversize = Oversize.TRIM
+    cancelled: Callable[[], bool] = field(default=lambda: False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +255,56 @@ class SummaryResult:
     appendix_tokens: int = 0
 
 
-class SummaryFailed(Exception):
-    """A source could not write a summary (S5, S8)."""
+@dataclass(frozen=True, slots=True)
+class CompactorTask:
+    """What a compactor is handed (F12): every row before the run that may fold, and the summaries that do.
 
-    def __init__(self, kind: FailureKind, detail: str, retry_after: float | None = None) -> None:
+    Attributes:
+        rows: in list order; the compactor answers with the offsets of those that stay.
+        units: offsets that stay or fold together (F6).
+        budget: tokens that the summary may take (V6).
+        timeout: seconds until the sidecar gives up.
+    """
+
+    rows: tuple[Row, ...]
+    units: tuple[tuple[int, ...], ...]
+    earlier: tuple[CompactionSummaryRow, ...]
+    budget: int
+    instructions: str = ""
+    timeout: float = 60.0
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A compactor's answer (F12): what stays of the rows it was handed, and the summary of the others."""
+
+    keep: tuple[int, ...]
+    text: str
+    model: ModelRef = ModelRef()
+    usage: Usage | None = None
+
+
+class SummaryFailed(Exception):
+    """A source could not write a summary (S5, S8).
+
+    Attributes:
+        retry_after: seconds that the source asks to be left alone for (C5).
+        model, usage: what the failed attempt used and cost all the same (S5); a call without usage is counted too.
+        context_exceeded: the source refused its input for its size (S7).
+    """
+
+    def __init__(
+        self, kind: FailureKind, detail: str, retry_after: float | None = None, *, model: ModelRef = ModelRef(),
+        usage: Usage | None = None, context_exceeded: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.retry_after = retry_after
+        self.model = model
+        self.usage = usage
+        self.context_exceeded = context_exceeded
 
 
 OffsetRange = tuple[int, int]

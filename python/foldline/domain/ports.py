@@ -14,7 +14,14 @@ from typing import Any, Protocol
 from foldline.domain.arrangement import Arrangement
 from foldline.domain.enums import Format, RevisionKind
 from foldline.domain.events import Event, Warning_
-from foldline.domain.folding import CompactionRecord, OffsetRange, SummaryRequest, SummaryResult
+from foldline.domain.folding import (
+    Compacted,
+    CompactionRecord,
+    CompactorTask,
+    OffsetRange,
+    SummaryRequest,
+    SummaryResult,
+)
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.models import Factor
 from foldline.domain.rows import ModelRef, NewRow, Row, RowBody
@@ -305,6 +312,35 @@ class Summarizer(Protocol):
         Raises:
             SummaryFailed: with the failure kind; nothing was written.
         """
+
+
+class Compactor(Protocol):
+    """Plans and writes the fold of what stands before the run, in the sidecar's place (F12).
+
+    A Python package offers one as an entry point of the group ``foldline.compactors``: a callable without arguments
+    that returns it. The setting ``compactor`` names it.
+
+    Attributes:
+        background: whether it may be asked ahead of need (A4).
+    """
+
+    background: bool
+
+    def compact(self, task: CompactorTask) -> Compacted:
+        """Decides what stays and writes the summary of the rest. Called by any thread, several at once.
+
+        Raises:
+            Exception: any; the fold fails, the transcript stays as it was.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who can write summaries here (S2). ``provider`` is the configured one, None without."""
+
+    extractive: Summarizer
+    provider: Summarizer | None = None
+    compactor: Compactor | None = None
 
 
 class Embedder(Protocol):

@@ -212,6 +212,10 @@ class _FailureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureKi
     """A `spoken_unmeasured` transcript block cannot be carried (S7, S8)."""
     FAILURE_KIND_INTERNAL: _FailureKind.ValueType  # 14
     """A defect of the sidecar."""
+    FAILURE_KIND_READY_DROPPED: _FailureKind.ValueType  # 15
+    """A summary that was written ahead of need was dropped: the rows it covers changed, or the fold that came in the
+    meantime took it in as its earlier summary (A2, A3).
+    """
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
     """Why an attempt failed (13). The transcript is as it was. May grow."""
@@ -246,6 +250,10 @@ FAILURE_KIND_UNMEASURED_TRANSCRIPT: FailureKind.ValueType  # 13
 """A `spoken_unmeasured` transcript block cannot be carried (S7, S8)."""
 FAILURE_KIND_INTERNAL: FailureKind.ValueType  # 14
 """A defect of the sidecar."""
+FAILURE_KIND_READY_DROPPED: FailureKind.ValueType  # 15
+"""A summary that was written ahead of need was dropped: the rows it covers changed, or the fold that came in the
+meantime took it in as its earlier summary (A2, A3).
+"""
 Global___FailureKind: _TypeAlias = FailureKind  # noqa: Y015
 
 class _ProgressPhase:

@@ -69,6 +69,8 @@ class _WarningCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WarningCo
     """A repeated call id carries its assistant offset, because the format demands unique ids (R5)."""
     WARNING_CODE_TEXT_SHORTENED: _WarningCode.ValueType  # 20
     """A text was carried shortened."""
+    WARNING_CODE_SOURCE_FAILED: _WarningCode.ValueType  # 21
+    """The configured source failed and its successor wrote the summary, as `summary.on_failure` says (S2)."""
 
 class WarningCode(_WarningCode, metaclass=_WarningCodeEnumTypeWrapper):
     """Kind of a warning. May grow."""
@@ -119,6 +121,8 @@ WARNING_CODE_CALL_ID_RENAMED: WarningCode.ValueType  # 19
 """A repeated call id carries its assistant offset, because the format demands unique ids (R5)."""
 WARNING_CODE_TEXT_SHORTENED: WarningCode.ValueType  # 20
 """A text was carried shortened."""
+WARNING_CODE_SOURCE_FAILED: WarningCode.ValueType  # 21
+"""The configured source failed and its successor wrote the summary, as `summary.on_failure` says (S2)."""
 Global___WarningCode: _TypeAlias = WarningCode  # noqa: Y015
 
 @_typing.final
