@@ -52,7 +52,7 @@ class PrepareRequestRequest(_message.Message):
     """Run the request is of; the first use opens it. 1 to 128 printable ASCII characters."""
     request_id: _builtins.str
     """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised. At most 128 printable
-    ASCII characters.
+    ASCII characters. A repeat may ask for its answer in another way: `reply`, `format` and `known_revision` may differ.
     """
     expected_revision: _builtins.int
     """Revision the session must be at before anything is appended. A stale one fails with `REVISION_MISMATCH`.
@@ -1380,6 +1380,7 @@ class AttachSessionRequest(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     APPEND_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the step, above that of the step before. At least 1."""
     @_builtins.property
@@ -1406,6 +1407,12 @@ class AttachSessionRequest(_message.Message):
     def check(self) -> Global___CheckPressureRequest:
         """Measures, as `CheckPressure` does."""
 
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long the host waits for this step from when it arrives, as the deadline of a unary call says. Absent: as
+        long as the server lets a call without a deadline wait. A deadline of the stream bounds all of its steps. Above 0, at most a day.
+        """
+
     def __init__(
         self,
         *,
@@ -1416,10 +1423,11 @@ class AttachSessionRequest(_message.Message):
         finish: Global___FinishRunRequest | None = ...,
         append: Global___AttachAppend | None = ...,
         check: Global___CheckPressureRequest | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "check", b"check", "finish", b"finish", "open", b"open", "prepare", b"prepare", "record", b"record", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "check", b"check", "finish", b"finish", "open", b"open", "prepare", b"prepare", "record", b"record", "step", b"step", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "check", b"check", "finish", b"finish", "open", b"open", "prepare", b"prepare", "record", b"record", "sequence", b"sequence", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "check", b"check", "finish", b"finish", "open", b"open", "prepare", b"prepare", "record", b"record", "sequence", b"sequence", "step", b"step", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_step: _TypeAlias = _typing.Literal["open", "prepare", "record", "finish", "append", "check"]  # noqa: Y015
     _WhichOneofArgType_step: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
@@ -1438,7 +1446,9 @@ class AttachOpen(_message.Message):
     session_id: _builtins.str
     """Id of the session; every later step must name the same."""
     known_revision: _builtins.int
-    """Revision of the list the host holds. Absent: none."""
+    """Revision of the list the host holds. Absent: none. A `prepare` that names no `known_revision` is answered
+    against the list of the last `prepare` that the stream answered with its list, at first against this one.
+    """
     def __init__(
         self,
         *,
@@ -1465,7 +1475,9 @@ class AttachAppend(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised."""
+    """Makes a repeat within 24 hours return the first answer, also a repeat by `AppendRows` with the same rows and
+    run. Empty: no repeat is recognised.
+    """
     run_id: _builtins.str
     """Run the rows belong to. Empty: none."""
     @_builtins.property

@@ -120,8 +120,11 @@ class CompactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachSession(self, request_iterator, context):
-        """Carries the same steps over one stream; answers name the sequence number of their request. A broken stream
-        resumes by `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Carries the same steps over one stream, served in their order; answers name the sequence number of their
+        request. A step that fails is answered with its error, and the stream goes on. What is no step of the stream
+        ends it with an error: a first message that does not open the session, a sequence that does not grow, a step
+        of another session, a message that is too large or none of the contract. A broken stream resumes by
+        `request_id`, over another stream or by the unary RPCs: either knows the first answers of both.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,8 +38,11 @@ class CompactionServiceStub:
     model call. Idempotent by `request_id`; a repeat of a `TOO_LARGE` or skipped one is measured again.
     """
     AttachSession: _grpc.StreamStreamMultiCallable[_compaction_service_pb2.AttachSessionRequest, _compaction_service_pb2.AttachSessionResponse]
-    """Carries the same steps over one stream; answers name the sequence number of their request. A broken stream
-    resumes by `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Carries the same steps over one stream, served in their order; answers name the sequence number of their
+    request. A step that fails is answered with its error, and the stream goes on. What is no step of the stream
+    ends it with an error: a first message that does not open the session, a sequence that does not grow, a step
+    of another session, a message that is too large or none of the contract. A broken stream resumes by
+    `request_id`, over another stream or by the unary RPCs: either knows the first answers of both.
     """
     RecordAnswer: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.RecordAnswerRequest, _compaction_service_pb2.RecordAnswerResponse]
     """Appends the answer to a prepared request with its usage, or records its refusal. Idempotent by `request_id`."""
@@ -86,8 +89,11 @@ class CompactionServiceAsyncStub(CompactionServiceStub):
     model call. Idempotent by `request_id`; a repeat of a `TOO_LARGE` or skipped one is measured again.
     """
     AttachSession: _aio.StreamStreamMultiCallable[_compaction_service_pb2.AttachSessionRequest, _compaction_service_pb2.AttachSessionResponse]  # type: ignore[assignment]
-    """Carries the same steps over one stream; answers name the sequence number of their request. A broken stream
-    resumes by `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Carries the same steps over one stream, served in their order; answers name the sequence number of their
+    request. A step that fails is answered with its error, and the stream goes on. What is no step of the stream
+    ends it with an error: a first message that does not open the session, a sequence that does not grow, a step
+    of another session, a message that is too large or none of the contract. A broken stream resumes by
+    `request_id`, over another stream or by the unary RPCs: either knows the first answers of both.
     """
     RecordAnswer: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.RecordAnswerRequest, _compaction_service_pb2.RecordAnswerResponse]  # type: ignore[assignment]
     """Appends the answer to a prepared request with its usage, or records its refusal. Idempotent by `request_id`."""
@@ -143,8 +149,11 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_compaction_service_pb2.AttachSessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_compaction_service_pb2.AttachSessionResponse], _abc.AsyncIterator[_compaction_service_pb2.AttachSessionResponse]]:
-        """Carries the same steps over one stream; answers name the sequence number of their request. A broken stream
-        resumes by `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Carries the same steps over one stream, served in their order; answers name the sequence number of their
+        request. A step that fails is answered with its error, and the stream goes on. What is no step of the stream
+        ends it with an error: a first message that does not open the session, a sequence that does not grow, a step
+        of another session, a message that is too large or none of the contract. A broken stream resumes by
+        `request_id`, over another stream or by the unary RPCs: either knows the first answers of both.
         """
 
     @_abc_1.abstractmethod

@@ -191,7 +191,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Code: INVALID_ARGUMENT. Metadata: none. Example: `{}`.
     """
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 32
-    """A message is over the server's size (W5): stream, or raise the limit.
+    """A message is over the server's size (W5): stream, or raise the limit. Where it is the answer of a
+    `PrepareRequest`, repeat the call under its `request_id` with the reply mode `EDITS`, or `NONE` and `ListRows`.
 
     Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes, or the store's `cause`. Example: `{size:
     "20971520", maximum: "16777216"}`.
@@ -429,7 +430,8 @@ ERROR_REASON_PAGE_TOKEN_MISMATCH: ErrorReason.ValueType  # 31
 Code: INVALID_ARGUMENT. Metadata: none. Example: `{}`.
 """
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 32
-"""A message is over the server's size (W5): stream, or raise the limit.
+"""A message is over the server's size (W5): stream, or raise the limit. Where it is the answer of a
+`PrepareRequest`, repeat the call under its `request_id` with the reply mode `EDITS`, or `NONE` and `ListRows`.
 
 Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes, or the store's `cause`. Example: `{size:
 "20971520", maximum: "16777216"}`.
