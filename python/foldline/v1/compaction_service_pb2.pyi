@@ -52,7 +52,8 @@ class PrepareRequestRequest(_message.Message):
     """Run the request is of; the first use opens it. 1 to 128 printable ASCII characters."""
     request_id: _builtins.str
     """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised. At most 128 printable
-    ASCII characters. A repeat may ask for its answer in another way: `reply`, `format` and `known_revision` may differ.
+    ASCII characters. A repeat may ask for its answer in another way: `reply`, `format` and `known_revision` may
+    differ.
     """
     expected_revision: _builtins.int
     """Revision the session must be at before anything is appended. A stale one fails with `REVISION_MISMATCH`.
@@ -1409,8 +1410,9 @@ class AttachSessionRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long the host waits for this step from when it arrives, as the deadline of a unary call says. Absent: as
-        long as the server lets a call without a deadline wait. A deadline of the stream bounds all of its steps. Above 0, at most a day.
+        """How long the host waits for this step from when it arrives, as the deadline of a unary call says. Above 0, at
+        most a day. Absent: as long as the server lets a call without a deadline wait. A deadline of the stream bounds
+        all of its steps.
         """
 
     def __init__(
