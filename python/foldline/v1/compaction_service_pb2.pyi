@@ -741,7 +741,7 @@ class PlanCompactionRequest(_message.Message):
     """Id of the session."""
     @_builtins.property
     def shape(self) -> Global___RequestShape:
-        """What is sent beside the rows."""
+        """What is sent beside the rows. Absent: what the last prepared request carried."""
 
     @_builtins.property
     def override(self) -> _policy_pb2.Policy:
@@ -809,22 +809,30 @@ class CompactSessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     INSTRUCTIONS_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session."""
     request_id: _builtins.str
     """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised."""
     instructions: _builtins.str
     """What the summary should mind, beside the policy's instructions. At most 16 KiB."""
+    @_builtins.property
+    def shape(self) -> Global___RequestShape:
+        """What the next request will carry beside the rows, for which the fold leaves room. Absent: what the last prepared
+        request did.
+        """
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
         instructions: _builtins.str = ...,
+        shape: Global___RequestShape | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instructions", b"instructions", "request_id", b"request_id", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instructions", b"instructions", "request_id", b"request_id", "session_id", b"session_id", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
