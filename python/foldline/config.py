@@ -2,7 +2,8 @@
 
 Every setting has a dotted key (``memory.cache_bytes``), which is its place in the file, its environment variable
 (``FOLDLINE_MEMORY_CACHE_BYTES``) and its name for ``foldline serve --set``. The table ``policy`` is the lowest layer of
-every session's policy.
+every session's policy. ``providers.NAME`` says how the model provider of that name is reached (S2); its variables are
+``FOLDLINE_PROVIDERS_NAME_…``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import difflib
 import enum
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -86,12 +88,43 @@ class Log:
     )
 
 
+def _is_base_url(value: str) -> bool:
+    """A URL with a password would show it to whoever reads the configuration."""
+    return not value or bool(re.fullmatch(r"https?://[^\s/@]+(?:/[^\s?#]*)?", value))
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How summaries are written by the models of one provider (S2); keys are named, never held."""
+
+    type: Annotated[
+        Literal["openai", "openai_responses", "anthropic", "google"],
+        About("the API: Chat Completions (also of compatible servers), Responses, Messages, generateContent"),
+    ]
+    base_url: Annotated[
+        str,
+        About(
+            "where the API is; empty for the provider's own", _is_base_url, "http(s)://host[:port][/path], no password"
+        ),
+    ] = ""
+    api_key_env: Annotated[str, About("environment variable that holds the key")] = ""
+    api_key_file: Annotated[Path | None, About("file that holds the key, read anew for each summary")] = None
+    model: Annotated[str, About("model that writes for sessions whose own model is another provider's")] = ""
+    window: Annotated[
+        int | None, About("tokens: the models' window where the catalog's is too large", _positive, "> 0")
+    ] = None
+    max_output: Annotated[
+        int | None, About("most tokens asked for; unset is twice the summary's budget", _positive, "> 0")
+    ] = None
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """What a server runs with.
 
     Attributes:
         policy: dotted policy fields set by file or environment; a layer of ``domain.policy.resolve``.
+        providers: by name, which is what ``ModelRef.provider`` says.
         origins: of every setting and policy field that is not built-in, where its value came from: ``file``, the
             environment variable, or the flag.
         ignored: environment variables that look like ours and name no setting.
@@ -108,6 +141,7 @@ class Config:
     memory: Memory = field(default_factory=Memory)
     log: Log = field(default_factory=Log)
     policy: Mapping[str, Any] = field(default_factory=dict)
+    providers: Mapping[str, Provider] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
@@ -139,12 +173,18 @@ class Config:
             field = error.metadata.get("field") or error.metadata["method"]
             raise ConfigError(f"{error.message} (from {given[field][1]})") from None
         origins = {key: origin for key, (_, origin) in given.items()}
-        config: Config = _build(cls, values, "", policy=policy, origins=origins, ignored=ignored)
+        providers = _providers(values)
+        config: Config = _build(cls, values, "", policy=policy, providers=providers, origins=origins, ignored=ignored)
         return config
 
     def describe(self) -> list[tuple[str, str, str]]:
         """(key, value as text, origin) of every setting, policy apart."""
-        return [(key, _text(_value(self, key)), self.origins.get(key, "default")) for key in SETTINGS]
+        told = [(key, _text(_value(self, key)), self.origins.get(key, "default")) for key in SETTINGS]
+        for name, provider in sorted(self.providers.items()):
+            for own in _PROVIDER:
+                key = f"providers.{name}.{own}"
+                told.append((key, _text(getattr(provider, own)), self.origins.get(key, "default")))
+        return told
 
     @property
     def socket_path(self) -> str:
@@ -177,10 +217,13 @@ def _knob(key: str) -> Setting:
 
 
 SETTINGS = _settings(Config, "")
-"""Every server setting by key."""
+"""Every server setting by key; those of providers have keys of their own."""
+_PROVIDER = _settings(Provider, "")
+_PROVIDER_KEY = re.compile(rf"providers\.([A-Za-z0-9_-]+)\.({'|'.join(_PROVIDER)})")
+_PROVIDER_VARIABLE = re.compile(rf"{ENV_PREFIX}PROVIDERS_([A-Z0-9_]+?)_({'|'.join(_PROVIDER).upper()})")
 _KNOWN = (*SETTINGS, *(f"policy.{name}" for name in field_names()))
 _VARIABLES = {ENV_PREFIX + key.upper().replace(".", "_"): key for key in _KNOWN}
-_SECTIONS = tuple({f"{ENV_PREFIX}{key.split('.')[0].upper()}_" for key in _KNOWN if "." in key})
+_SECTIONS = (*{f"{ENV_PREFIX}{key.split('.')[0].upper()}_" for key in _KNOWN if "." in key}, f"{ENV_PREFIX}PROVIDERS_")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -216,6 +259,9 @@ def _from_env(env: Mapping[str, str]) -> tuple[dict[str, tuple[str, str]], tuple
         if name in _VARIABLES:
             values[_VARIABLES[name]] = (env[name], name)
             continue
+        if found := _PROVIDER_VARIABLE.fullmatch(name):
+            values[f"providers.{found[1].lower()}.{found[2].lower()}"] = (env[name], name)
+            continue
         near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), bare, 1, 0.8)
         if near or name.startswith(_SECTIONS):
             raise ConfigError(f"{name} names no setting{_meant([bare[n] for n in near])}")
@@ -232,16 +278,18 @@ def _meant(near: list[str]) -> str:
 
 
 def _convert(key: str, value: Any, origin: str) -> Any:
-    if key not in _KNOWN:
+    provider = _PROVIDER_KEY.fullmatch(key)
+    if key not in _KNOWN and not provider:
         raise ConfigError(f"{key} (from {origin}) is no setting{_meant(difflib.get_close_matches(key, _KNOWN, 1))}")
-    setting = SETTINGS.get(key) or _knob(key)
+    setting = _PROVIDER[provider[2]] if provider else SETTINGS.get(key) or _knob(key)
     try:
         made = _typed(value, setting.type)
     except (msgspec.ValidationError, msgspec.DecodeError, TypeError):
         raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {_kind(setting.type)}") from None
     about = setting.about
     if about.check is not None and not about.check(made):
-        raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {about.allowed}")
+        shown = re.sub(r"//.*@", "//[redacted]@", repr(value))
+        raise ConfigError(f"{key} is {shown} (from {origin}), allowed is {about.allowed}")
     return made
 
 
@@ -285,6 +333,24 @@ def _build(kind: Any, values: Mapping[str, Any], prefix: str, **extra: Any) -> A
         elif key in values:
             made[item.name] = values[key]
     return kind(**made)
+
+
+def _providers(values: Mapping[str, Any]) -> dict[str, Provider]:
+    """Providers by name.
+
+    Raises:
+        ConfigError: one without a type, or with two sources of its key.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        if found := _PROVIDER_KEY.fullmatch(key):
+            tables.setdefault(found[1], {})[found[2]] = value
+    for name, table in tables.items():
+        if "type" not in table:
+            raise ConfigError(f"providers.{name} has no type, allowed is {_kind(_PROVIDER['type'].type)}")
+        if table.get("api_key_env") and table.get("api_key_file"):
+            raise ConfigError(f"providers.{name} names a key by api_key_env and by api_key_file: one of them")
+    return {name: Provider(**table) for name, table in tables.items()}
 
 
 def _value(node: Any, key: str) -> Any:

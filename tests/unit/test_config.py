@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldline.config import SETTINGS, Config, ConfigError
+from foldline.config import SETTINGS, Config, ConfigError, Provider
 from foldline.domain.enums import OnFailure
 from foldline.domain.errors import FoldlineError
 from foldline.domain.policy import Policy, check_layer
@@ -168,3 +168,51 @@ def test_a_policy_value_is_taken_where_the_domain_takes_it(name: str, value: flo
     else:
         assert allowed
         assert config.policy == {name: value}
+
+
+class TestProviders:
+    """S2: who can write summaries is configured by name; keys are named, never held (W8)."""
+
+    def test_a_table_names_a_provider_and_is_described_without_its_key(self, tmp_path: Path) -> None:
+        text = '[providers.openai]\ntype = "openai"\nbase_url = "http://h:1/v1"\napi_key_env = "K"\nwindow = 8192'
+        config = load(written(tmp_path, text), {"K": "sk-secret"})
+        assert config.providers == {"openai": Provider("openai", "http://h:1/v1", "K", window=8192)}
+        told = {key: (value, origin) for key, value, origin in config.describe()}
+        assert told["providers.openai.api_key_env"] == ("K", "file")
+        assert told["providers.openai.window"] == ("8192", "file")
+        assert told["providers.openai.model"] == ("", "default")
+        assert "sk-secret" not in str(config.describe())
+
+    def test_variables_and_flags_name_one_too(self) -> None:
+        env = {"FOLDLINE_PROVIDERS_MY_LOCAL_TYPE": "openai", "FOLDLINE_PROVIDERS_MY_LOCAL_BASE_URL": "http://h"}
+        config = load(env=env, flags={"providers.g.type": "google", "providers.g.api_key_file": "k"})
+        assert config.providers == {
+            "my_local": Provider("openai", "http://h"),
+            "g": Provider("google", api_key_file=Path("k")),
+        }
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('base_url = "http://h"', "providers.p has no type, allowed is openai or openai_responses or anthropic"),
+            ('type = "opena"', "providers.p.type is 'opena' .from file., allowed is openai or"),
+            ('type = "openai"\napi_key = "sk-secret"', "providers.p.api_key .from file. is no setting"),
+            ('type = "openai"\nbase_url = "h:1"', "providers.p.base_url is 'h:1' .from file., allowed is http"),
+            ('type = "openai"\nwindow = 0', "providers.p.window is 0 .from file., allowed is > 0"),
+            ('type = "openai"\napi_key_env = "K"\napi_key_file = "k"', "by api_key_env and by api_key_file: one"),
+        ],
+    )
+    def test_a_wrong_one_is_refused(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=message) as refused:
+            load(written(tmp_path, f"[providers.p]\n{text}"))
+        assert "sk-secret" not in str(refused.value)
+
+    def test_a_password_in_a_url_is_refused(self, tmp_path: Path) -> None:
+        text = '[providers.p]\ntype = "openai"\nbase_url = "https://user:pw@host/v1"'
+        with pytest.raises(ConfigError, match="no password") as refused:
+            load(written(tmp_path, text))
+        assert "pw" not in str(refused.value)
+
+    def test_a_variable_of_no_setting_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="FOLDLINE_PROVIDERS_P_API_KEY names no setting"):
+            load(env={"FOLDLINE_PROVIDERS_P_API_KEY": "sk-secret"})
