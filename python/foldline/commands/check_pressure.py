@@ -12,12 +12,14 @@ from foldline.commands.measuring import RequestShape, measurement, tools_of
 from foldline.commands.reply import Reply, host_exact
 from foldline.commands.services import Caller, Services
 from foldline.commands.snapshots import snapshot_of
+from foldline.domain.changes import replace
 from foldline.domain.enums import SkipReason
 from foldline.domain.folding import FoldPlan
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import Tools
 from foldline.domain.pressure import Limits, PressureReport
-from foldline.engine import cadence, ledger
+from foldline.domain.session import Session
+from foldline.engine import cadence, factor, ledger
 from foldline.engine.cadence import Decision
 from foldline.engine.limits import limits as limits_of
 from foldline.engine.planning import plan
@@ -44,7 +46,7 @@ def check_pressure(
     services: Services, caller: Caller, session_id: str, shape: RequestShape, override: Layer | None = None,
     known_revision: int | None = None,
 ) -> Pressure:  # fmt: skip
-    """Measures the session as it is (§4).
+    """Measures the session as it is (§4), and foresees whether a fold that is due would be made (C4, F4).
 
     Args:
         known_revision: what the numbers of ``shape`` describe; None for the current list.
@@ -52,8 +54,15 @@ def check_pressure(
     Raises:
         FoldlineError: SESSION_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION.
     """
-    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
-        return pressure_of(services, live, shape, override, known_revision=known_revision)
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            pressure = pressure_of(services, live, shape, override, known_revision=known_revision)
+            session, offsets = live.session, live.offsets()
+        if not pressure.decision.fold:
+            return pressure
+        planner = _Planner(services, session, offsets, pressure, shape)
+        skip = planner.skip(pressure.decision)
+        return replace(pressure, decision=replace(pressure.decision, fold=skip is None, skip=skip))
 
 
 def pressure_of(
@@ -96,27 +105,51 @@ def plan_compaction(
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
+            shape = shape_of_last(services, live.session, shape)
             pressure = pressure_of(services, live, shape, override, manual=True)
             due = pressure_of(services, live, shape, override).decision
             session, offsets = live.session, live.offsets()
-        stored = services.store.read_rows(session.key, offsets)
-        rows = [to_row(r) for r in stored]
-        snapshot = snapshot_of(services, session, stored, rows, pressure.report.factor)
-        structure, calls = analyze(snapshot), ledger.calls_of_rounds(rows, session.calls)
-
-        def planned(decision: Decision) -> FoldPlan | None:
-            request = FoldRequest(
-                decision=decision, policy=pressure.policy, limits=pressure.limits,
-                tools_tokens=pressure.report.parts.tools, tools_bytes=shape.beside_bytes(pressure.tools),
-            )  # fmt: skip
-            return plan(snapshot, structure, plan_inputs(session, request), calls)
-
-        manual, skip = planned(pressure.decision), due.skip
-        if due.fold:
-            automatic = planned(due)
-            skip = SkipReason.NOTHING_TO_FOLD if automatic is None else cadence.veto(
-                automatic, due, session.cadence, pressure.policy, pressure.limits,
-                tools_tokens=pressure.report.parts.tools, now=services.clock(),
-            )  # fmt: skip
+        planner = _Planner(services, session, offsets, pressure, shape)
+        manual = planner.plan(pressure.decision)
+        skip = planner.skip(due) if due.fold else due.skip
         skip = SkipReason.NOTHING_TO_FOLD if manual is None else skip
         return PlannedFold(session.revision, pressure.report, manual, skip)
+
+
+def shape_of_last(services: Services, session: Session, shape: RequestShape) -> RequestShape:
+    """``shape``, or where it says nothing, what the last prepared request carried beside the rows (F2)."""
+    last = session.last_prepared
+    if shape != RequestShape() or last is None:
+        return shape
+    tokens = factor.apply(services.factor_of(session, last.model), last.beside_tokens)
+    return RequestShape(model=last.model, overhead_tokens=tokens, overhead_bytes=last.beside_bytes)
+
+
+class _Planner:
+    """Plans on a list as it was under the session's lock; what it says is what a fold of it would do."""
+
+    def __init__(
+        self, services: Services, session: Session, offsets: list[int], pressure: Pressure, shape: RequestShape
+    ) -> None:
+        self.services, self.session, self.pressure, self.shape = services, session, pressure, shape
+        stored = services.store.read_rows(session.key, offsets)
+        rows = [to_row(r) for r in stored]
+        self.snapshot = snapshot_of(services, session, stored, rows, pressure.report.factor)
+        self.structure, self.calls = analyze(self.snapshot), ledger.calls_of_rounds(rows, session.calls)
+
+    def plan(self, decision: Decision) -> FoldPlan | None:
+        request = FoldRequest(
+            decision=decision, policy=self.pressure.policy, limits=self.pressure.limits,
+            tools_tokens=self.pressure.report.parts.tools, tools_bytes=self.shape.beside_bytes(self.pressure.tools),
+        )  # fmt: skip
+        return plan(self.snapshot, self.structure, plan_inputs(self.session, request), self.calls)
+
+    def skip(self, due: Decision) -> SkipReason | None:
+        """Why a due fold would not be made after all; None where it would."""
+        planned = self.plan(due)
+        if planned is None:
+            return SkipReason.NOTHING_TO_FOLD
+        return cadence.veto(
+            planned, due, self.session.cadence, self.pressure.policy, self.pressure.limits,
+            tools_tokens=self.pressure.report.parts.tools, now=self.services.clock(),
+        )  # fmt: skip

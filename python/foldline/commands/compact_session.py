@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foldline.commands.check_pressure import pressure_of
+from foldline.commands.check_pressure import pressure_of, shape_of_last
 from foldline.commands.draft import Draft
 from foldline.commands.fold import FoldOutcome, FoldRequest, Progress, run_fold
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -35,19 +35,21 @@ class Compact:
     session_id: str
     request_id: str = ""
     instructions: str = ""
+    shape: RequestShape = RequestShape()
 
 
 def compact_session(
     services: Services, caller: Caller, compact: Compact, progress: Callable[[Progress], None]
 ) -> CompactionRecord:
-    """Folds now, whatever the measures and the cadence say.
+    """Folds now, whatever the measures and the cadence say, and leaves room for what is sent beside the rows (F2).
 
     A fold that is already running is joined (L2): its record is the answer, unless instructions were given, which it
     does not follow, or it fails; then a fold of its own comes after it.
 
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes before a running
-            fold ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks. The transcript is then as it was.
+        FoldlineError: SESSION_NOT_FOUND, TOOLS_UNKNOWN, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes
+            before a running fold ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks. The transcript is then
+            as it was.
     """
     with services.sessions.use(caller.tenant, compact.session_id) as live:
         while True:
@@ -55,9 +57,11 @@ def compact_session(
                 found = repeated(services, caller, live.session.key, compact.request_id)
                 if found is not None:
                     return answer_of(found, CompactionRecord)
-                pressure = pressure_of(services, live, RequestShape(), None, manual=True)
+                shape = shape_of_last(services, live.session, compact.shape)
+                pressure = pressure_of(services, live, shape, None, manual=True)
             request = FoldRequest(
                 decision=pressure.decision, policy=pressure.policy, limits=pressure.limits,
+                tools_tokens=pressure.report.parts.tools, tools_bytes=shape.beside_bytes(pressure.tools),
                 instructions=compact.instructions, progress=progress,
                 remember=lambda record: remember(services, caller, compact.request_id, record),
             )  # fmt: skip

@@ -381,7 +381,8 @@ def _answer(
             boundary=draft.session.cadence.boundaries - 1, rewrites=draft.session.rewrites,
             rows=len(live.ledger) + len(draft.rows), covered_tokens=tokens,
             request_tokens=tokens - bound.tokens_saved + beside, request_bytes=report.body_bytes,
-            bounded=bool(bound.results),
+            bounded=bool(bound.results), beside_tokens=beside,
+            beside_bytes=request.shape.beside_bytes(boundary.tools),
             model=known.model, window=limits.ceiling, media_tokens=draft.session.media_tokens, first_bounded=position,
             paused=_position(live, draft, run.paused) if run is not None and run.paused else None,
         )

@@ -186,6 +186,7 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
         rows: length of the list it was built from.
         covered_tokens: raw token sum of its transcript; ``request_tokens`` with tools; ``media_tokens`` the part of it
             that stands for media.
+        beside_tokens, beside_bytes: of everything but the rows; tokens raw.
         first_bounded: list position of the first row it carried shortened.
         paused: list position of an assistant row that waited for its continuation, None for none (R5).
     """
@@ -203,6 +204,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     model: ModelRef
     window: int
     media_tokens: int = 0
+    beside_tokens: int = 0
+    beside_bytes: int = 0
     first_bounded: int | None = None
     paused: int | None = None
 

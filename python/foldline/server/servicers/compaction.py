@@ -117,7 +117,9 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
             )
 
         def work() -> None:
-            compact = Compact(request.session_id, request.request_id, request.instructions)
+            compact = Compact(
+                request.session_id, request.request_id, request.instructions, shape_of(request.shape)
+            )  # fmt: skip
             try:
                 told.put(compact_session(self.services, caller, compact, progress))
             except BaseException as error:
