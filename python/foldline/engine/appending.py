@@ -79,13 +79,13 @@ def accept(session: Session, rows: Sequence[NewRow], run_id: str, history: CallH
         FoldlineError: SUMMARY_ROW_REFUSED, EMPTY_ASSISTANT_ROW (R4), STALE_SYSTEM_VERSION (§2),
             UNKNOWN_TOOL_CALL, DUPLICATE_TOOL_RESULT (R3), FIELD_VALIDATION.
     """
-    work = _Work(session)
+    work = _Work(session, rows)
     for index, new in enumerate(rows):
         work.take(new, index, run_id, history)
     return Accepted(
-        session=work.session,
+        session=work.state(),
         rows=tuple(work.rows),
-        calls=tuple(work.calls),
+        calls=tuple(work.updates),
         places=work.places,
         superseded=tuple(work.superseded),
         system_changed=work.system_changed,
@@ -94,17 +94,42 @@ def accept(session: Session, rows: Sequence[NewRow], run_id: str, history: CallH
 
 
 class _Work:
-    def __init__(self, session: Session) -> None:
+    """The state while rows are taken: what each row changes is held so that thousands cost no more a row than one."""
+
+    def __init__(self, session: Session, rows: Sequence[NewRow]) -> None:
         self.session = session
+        self.next_offset = session.next_offset
         self.rows: list[Row] = []
-        self.calls: list[CallUpdate] = []
+        self.updates: list[CallUpdate] = []
         self.places: dict[int, int] = {}
         self.superseded: list[int] = []
         self.system_changed = False
         self.warnings: list[Warning_] = []
+        self.keys = {k.key: k for k in session.system_keys}
+        self.calls: list[CallState | None] = list(session.calls)
+        wanted = {r.body.call_id for r in rows if isinstance(r.body, ToolResultRow)}
+        self.unanswered: dict[str, list[int]] = {call_id: [] for call_id in wanted}
+        """Places in ``calls`` by the ids that are answered here, the newest last."""
+        if wanted:
+            for place, call in enumerate(session.calls):
+                if call.call_id in wanted and not call.answered:
+                    self.unanswered[call.call_id].append(place)
+        run = session.open_run
+        self.run_id = run.run_id if run else ""
+        self.request: list[int] = []
+        self.rounds = run.rounds if run else 0
+        self.paused = run.paused if run else 0
+
+    def state(self) -> Session:
+        run = self.session.open_run
+        if run is not None:
+            run = replace(run, request=(*run.request, *self.request), rounds=self.rounds, paused=self.paused)
+        calls = tuple(c for c in self.calls if c is not None)
+        keys = tuple(self.keys.values())
+        return replace(self.session, next_offset=self.next_offset, open_run=run, calls=calls, system_keys=keys)
 
     def take(self, new: NewRow, index: int, run_id: str, history: CallHistory) -> None:
-        body, offset = new.body, self.session.next_offset
+        body, offset = new.body, self.next_offset
         row_run = new.run_id or run_id
         if isinstance(body, CompactionSummaryRow | ProviderCompactionRow):
             raise FoldlineError(
@@ -113,39 +138,39 @@ class _Work:
                 row=index,
             )  # fmt: skip
         if isinstance(body, AssistantRow):
-            row_run = row_run or self._open_run_id()
+            row_run = row_run or self.run_id
             self._take_assistant(body, index, offset, row_run)
         elif isinstance(body, ToolResultRow):
             body, row_run = self._take_result(body, index, offset, row_run, history)
         elif isinstance(body, SystemRow):
             self._take_system(body, offset)
         self.rows.append(Row(offset, body, row_run, new.pinned))
-        self.session = replace(self.session, next_offset=offset + 1)
-        self._extend_run(self.rows[-1])
-
-    def _open_run_id(self) -> str:
-        return self.session.open_run.run_id if self.session.open_run else ""
+        self.next_offset = offset + 1
+        if self.session.open_run is not None:
+            self._extend_run(self.rows[-1])
 
     def _take_assistant(self, body: AssistantRow, index: int, offset: int, run_id: str) -> None:
         if not body.content:
             raise FoldlineError(
                 Reason.EMPTY_ASSISTANT_ROW, f"row {index} is an assistant row without blocks", row=index
             )
-        ids = [c.call_id for c in calls_of(body)]
-        if len(set(ids)) != len(ids):
-            twice = sorted({i for i in ids if ids.count(i) > 1})
+        ids = Counter(c.call_id for c in calls_of(body))
+        if twice := sorted(i for i, times in ids.items() if times > 1):
             raise FoldlineError(
                 Reason.FIELD_VALIDATION, f"row {index} uses the call ids {twice} twice in one assistant row",
                 field="call_id", row=index, value=",".join(twice), range="unique within a row",
             )  # fmt: skip
-        self.calls += [CallUpdate(offset, call_id) for call_id in ids]
-        opened = tuple(CallState(offset, c.call_id, c.name, run_id) for c in calls_of(body))
-        self.session = replace(self.session, calls=self.session.calls + opened)
+        self.updates += [CallUpdate(offset, call_id) for call_id in ids]
+        for call in calls_of(body):
+            if call.call_id in self.unanswered:
+                self.unanswered[call.call_id].append(len(self.calls))
+            self.calls.append(CallState(offset, call.call_id, call.name, run_id))
 
     def _take_result(
         self, body: ToolResultRow, index: int, offset: int, run_id: str, history: CallHistory
     ) -> tuple[ToolResultRow, str]:
-        call = next((c for c in reversed(self.session.calls) if c.call_id == body.call_id and not c.answered), None)
+        standing = self.unanswered[body.call_id]
+        call = self.calls[standing[-1]] if standing else None
         if call is None:
             raise self._unanswerable(body.call_id, index, history)
         late = bool(call.folded or call.closed or call.placeholder or call.interim)
@@ -158,12 +183,10 @@ class _Work:
         keeps = (
             not after.answered or (bool(after.placeholder) and not after.folded) or (after.interim and not after.folded)
         )
-        self.session = replace(
-            self.session,
-            calls=tuple(after if c is call else c for c in self.session.calls if c is not call or keeps),
-        )
+        self.calls[standing[-1]] = after if keeps else None
         if after.answered:
-            self.calls.append(CallUpdate(call.offset, call.call_id, result_offset=offset))
+            standing.pop()
+            self.updates.append(CallUpdate(call.offset, call.call_id, result_offset=offset))
         return msgspec.structs.replace(body, late=late, call_offset=call.offset), run_id or call.run_id
 
     def _unanswerable(self, call_id: str, index: int, history: CallHistory) -> FoldlineError:
@@ -188,33 +211,27 @@ class _Work:
     def _take_system(self, body: SystemRow, offset: int) -> None:
         if not body.key:
             return
-        current = next((k for k in self.session.system_keys if k.key == body.key), None)
+        current = self.keys.pop(body.key, None)
         if current is not None and body.version <= current.version:
             raise FoldlineError(
                 Reason.STALE_SYSTEM_VERSION,
                 f"system row {body.key} has version {current.version}, version {body.version} is not later",
                 key=body.key, current=current.version, given=body.version,
             )  # fmt: skip
-        keys = tuple(k for k in self.session.system_keys if k.key != body.key)
         place = current.place if current else offset
-        self.session = replace(self.session, system_keys=(*keys, SystemKey(body.key, body.version, offset, place)))
+        self.keys[body.key] = SystemKey(body.key, body.version, offset, place)
         if current is not None:
             self.system_changed = True
             self.places[offset] = current.offset
             self.superseded.append(current.offset)
 
     def _extend_run(self, row: Row) -> None:
-        run = self.session.open_run
-        if run is None:
-            return
         facts = facts_of(row, 0, 0)
-        if facts.kind == RowKind.ASSISTANT and row.run_id == run.run_id:
-            paused = (run.paused or row.offset) if facts.paused else 0
-            run = replace(run, rounds=run.rounds + 1, paused=paused)
-        elif run.rounds == 0 and joins_request(facts.kind, facts.late):
-            run = replace(run, request=(*run.request, row.offset))
-        if run is not self.session.open_run:
-            self.session = replace(self.session, open_run=run)
+        if facts.kind == RowKind.ASSISTANT and row.run_id == self.run_id:
+            self.rounds += 1
+            self.paused = (self.paused or row.offset) if facts.paused else 0
+        elif self.rounds == 0 and joins_request(facts.kind, facts.late):
+            self.request.append(row.offset)
 
 
 def joins_request(kind: RowKind, late: bool) -> bool:
