@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from foldline.commands import ahead
 from foldline.commands.append_rows import count_imported
+from foldline.commands.attempts import note_skip
 from foldline.commands.draft import Draft
-from foldline.commands.fold import FoldOutcome, FoldRequest, note_skip, run_fold
+from foldline.commands.fold import run_fold
+from foldline.commands.fold_parts import FoldOutcome, FoldRequest
 from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
@@ -31,6 +35,7 @@ from foldline.commands.reply import (
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import facts_of_stored
+from foldline.commands.summarizing import is_external, is_paid
 from foldline.domain.changes import replace
 from foldline.domain.enums import (
     Action,
@@ -50,14 +55,17 @@ from foldline.domain.models import Usage
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
-from foldline.domain.rows import AssistantRow, NewRow, calls_of
+from foldline.domain.rows import AssistantRow, ModelRef, NewRow, calls_of
 from foldline.domain.session import OpenRun, Prepared, Session
 from foldline.engine import cadence
 from foldline.engine.appending import joins_request, mark_sent
+from foldline.engine.cadence import Decision
 from foldline.engine.limits import limits as limits_of
 from foldline.engine.pressure import Measurement, measure
 from foldline.engine.runs import open_run, opening
 from foldline.engine.units import SUMMARY_KINDS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +160,19 @@ class _Boundary:
     warnings: list[Warning_]
 
 
-def prepare_request(services: Services, caller: Caller, request: Prepare) -> PreparedRequest:
+def prepare_request(services: Services, caller: Caller, request: Prepare, encode: Callable[[PreparedRequest], T]) -> T:
     """Appends, measures, folds if due, bounds, and answers with what to send (§3.1). Durable when this returns.
+
+    Args:
+        encode: makes the answer that is returned, before what it tells of is committed: it refuses one that cannot be
+            sent (W5).
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5,
             or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what
             an append refuses. In every case nothing was written: once the rows are in, the call is answered, also
-            where another caller closed its run meanwhile.
+            where another caller closed its run meanwhile. What ``encode`` raises; after a fold the rows are in then,
+            and a repeat of the request appends nothing.
     """
     services.formats.require(request.reply.format)
     rows, row_warnings = read_input(services, request.append)
@@ -168,7 +181,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             found = repeated(services, caller, live.session.key, request.request_id)
             seen = answer_of(found, _Remembered) if found else None
             if seen is not None and seen.decided is not None:
-                return PreparedRequest(seen.decided, _content_again(services, live, request, seen.decided))
+                return encode(PreparedRequest(seen.decided, _content_again(services, live, request, seen.decided)))
             draft = Draft(services, live)
             boundary = _boundary(services, draft, request, row_warnings, seen)
             exact = host_exact(services, live, request.reply, request.shape)
@@ -179,36 +192,35 @@ def prepare_request(services: Services, caller: Caller, request: Prepare) -> Pre
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             report = measure(known, draft.session.cadence, boundary.limits)
             decision = cadence.decide(
-                report, draft.session.cadence, boundary.policy, now=draft.now, deadline_left=caller.left()
-            )
+                report, draft.session.cadence, boundary.policy, now=draft.now, deadline_left=caller.left(),
+                paid=is_paid(services, boundary.policy) and not ahead.is_ready(live),
+                external=is_external(services, boundary.policy),
+            )  # fmt: skip
             is_open = _own_run(draft.session, request.run_id) is not None
             if not decision.fold or not is_open:
                 if is_open and decision.skip is not None:
                     note_skip(draft, decision, decision.skip)
                 outcome = FoldOutcome(skip=decision.skip if is_open else None)
                 now = _Measured(exact, known, report)
-                return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
+                return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)
             draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.entered)))
             before = live.transcript_size()
         outcome = run_fold(
             services, live,
-            FoldRequest(
-                decision=decision, policy=boundary.policy, limits=boundary.limits,
-                tools_tokens=report.parts.tools, tools_bytes=request.shape.beside_bytes(boundary.tools),
-            ),
+            replace(_fold_request(boundary, decision, known.model), at_most=boundary.policy.fold_wait),
             wait=caller.left,
         )  # fmt: skip
         with live.locked():
             after = live.transcript_size()
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
-            boundary.warnings += draft.warnings
-            if outcome.joined:
+            boundary.warnings += [*draft.warnings, *outcome.warnings]
+            if outcome.joined and not outcome.pending:
                 boundary.warnings.append(Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for"))
             draft = Draft(services, live)
             exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             now = _Measured(exact, known, measure(known, draft.session.cadence, boundary.limits))
-            return _answer(services, caller, live, draft, boundary, decision.report, outcome, now)
+            return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)
 
 
 def _boundary(
@@ -297,7 +309,9 @@ def _open(services: Services, draft: Draft, run_id: str) -> None:
     assert run is not None
     tokens = draft.size_of(run.request)[0]
     ledger = calls_taken_over(services, live, run)
-    draft.session = replace(opened, open_run=replace(run, request_tokens=tokens, ledger=ledger))
+    draft.session = replace(
+        opened, open_run=replace(run, request_tokens=tokens, ledger=ledger), cadence=cadence.run_opened(opened.cadence)
+    )
 
 
 def _trailing(facts: Sequence[RowFacts]) -> list[RowFacts]:
@@ -329,10 +343,10 @@ def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
 
 
 def _answer(
-    services: Services, caller: Caller, live: LiveSession, draft: Draft, boundary: _Boundary, checked: PressureReport,
-    outcome: FoldOutcome, measured: _Measured,
-) -> PreparedRequest:  # fmt: skip
-    """Bounds, judges (L3), commits and answers."""
+    services: Services, caller: Caller, live: LiveSession, draft: Draft, boundary: _Boundary, decision: Decision,
+    outcome: FoldOutcome, measured: _Measured, encode: Callable[[PreparedRequest], T],
+) -> T:  # fmt: skip
+    """Bounds, judges (L3), encodes, commits and answers."""
     request, limits = boundary.request, boundary.limits
     exact, known, report = measured.exact, measured.known, measured.report
     run = _own_run(draft.session, request.run_id)
@@ -394,12 +408,12 @@ def _answer(
         revision=draft.session.revision,
         prepare_id=prepare_id,
         action=action,
-        checked=checked,
-        sent=None if report == checked else report,
+        checked=decision.report,
+        sent=None if report == decision.report else report,
         bounded=bound.results,
         fold=outcome.record,
         skip=outcome.skip,
-        fold_pending=outcome.joined and outcome.skip is SkipReason.DEADLINE,
+        fold_pending=live.fold is not None,
         stable_prefix_rows=stable,
         failure=outcome.failure,
         last_usage=entered.last_usage,
@@ -411,8 +425,18 @@ def _answer(
     # A request that was too large or skipped its fold is measured again when it is repeated (W2).
     again = action is Action.TOO_LARGE or outcome.skip is not None
     remembered = _Remembered(entered, None if again else decided)
+    answer = encode(PreparedRequest(decided, content))
     draft.commit(remember(services, caller, request.request_id, remembered))
-    return PreparedRequest(decided, content)
+    if action is not Action.TOO_LARGE:
+        ahead.consider(services, live, _fold_request(boundary, replace(decision, report=report), known.model))
+    return answer
+
+
+def _fold_request(boundary: _Boundary, decision: Decision, model: ModelRef) -> FoldRequest:
+    return FoldRequest(
+        decision=decision, policy=boundary.policy, limits=boundary.limits, model=model,
+        tools_tokens=decision.report.parts.tools, tools_bytes=boundary.request.shape.beside_bytes(boundary.tools),
+    )  # fmt: skip
 
 
 def _own_run(session: Session, run_id: str) -> OpenRun | None:

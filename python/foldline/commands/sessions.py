@@ -102,6 +102,16 @@ def get_session(services: Services, caller: Caller, session_id: str) -> SessionV
         )  # fmt: skip
 
 
+def revision_of(services: Services, caller: Caller, session_id: str) -> int:
+    """The revision a session is at.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        return live.session.revision
+
+
 def list_sessions(services: Services, caller: Caller, after: str, limit: int) -> list[Session]:
     """Sessions of the tenant by id, after ``after``."""
     return services.store.list_sessions(caller.tenant, after, limit)
@@ -152,6 +162,8 @@ def delete_session(services: Services, caller: Caller, session_id: str, request_
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
         if live.fold is not None:
             live.fold.cancelled = True
+        if live.ahead is not None:
+            live.ahead.fold.cancelled = True
         services.store.delete_session(live.session.key, remember(services, caller, request_id, session_id))
         live.stale = True
         live.lock.notify_all()

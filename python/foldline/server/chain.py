@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from os import urandom
@@ -25,11 +26,13 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 from google.protobuf.message import Message
+from google.rpc import status_pb2
 
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.server import errors, logs
 from foldline.server.health import Readiness, not_ready
 from foldline.server.pools import CallPool, Pools
+from foldline.server.push import Pushed
 from foldline.server.validation import decoded, validate
 
 log = structlog.get_logger("foldline.call")
@@ -58,22 +61,59 @@ class _Entry:
     refusal: Handler
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step of a stream; ``error`` is what its client learns where it failed."""
+
+    error: status_pb2.Status | None = None
+
+
 class Call:
     """The context that servicers see: grpcio's, with the deadline capped and ids known."""
 
-    __slots__ = ("_context", "_ends", "_readiness", "method", "request_id", "started")
+    __slots__ = ("_context", "_ends", "_max_wait", "_readiness", "method", "request_id", "started")
 
     def __init__(self, context: grpc.ServicerContext, method: str, readiness: Readiness, max_wait: float) -> None:
         self._context = context
         self._readiness = readiness
         self.method = method
         self.started = time.monotonic()
+        self._max_wait = max_wait
         self._ends = self.started + max_wait
         self.request_id = request_id_of(context)
 
     def time_remaining(self) -> float:
         """Seconds the caller still waits; a client that set no deadline is given ``server.max_wait``."""
         return max(0.0, min(self._context.time_remaining(), self._ends - time.monotonic()))
+
+    def ends(self, timeout: float | None) -> float:
+        """``time.monotonic()`` until which a step of a stream is waited for, that arrives now."""
+        wait = self._max_wait if timeout is None else min(timeout, self._max_wait)
+        return time.monotonic() + min(wait, self._context.time_remaining())
+
+    def require(self) -> None:
+        """Refuses a step while the server misses a component, as it would a call.
+
+        Raises:
+            FoldlineError: NOT_READY.
+        """
+        self._readiness.require()
+
+    @contextmanager
+    def step(self, sequence: int, kind: str) -> Iterator[_Step]:
+        """One step of a stream: whatever is raised within becomes its error; logged like a call."""
+        request_id = f"{self.request_id}/{sequence}"
+        token = logs.REQUEST_ID.set(request_id)
+        started, entry = time.monotonic(), _Step()
+        code, details = "OK", dict[str, Any]()
+        try:
+            yield entry
+        except BaseException as error:  # a panic of the core is no Exception
+            shown, details = _shown(error, request_id)
+            entry.error = errors.rpc_status(shown)
+            code = errors.CODES[shown.reason].name
+        _write({"event": "step", "method": self.method, "step": kind, "code": code, "ms": _since(started), **details})
+        logs.REQUEST_ID.reset(token)
 
     def is_active(self) -> bool:
         """Whether anybody waits for the answer; an endless stream also ends when the server drains."""
@@ -126,6 +166,11 @@ class Chain(grpc.ServerInterceptor):
         return _Entry(pool, self._served(method, handler, pool), self._refusal(method, handler, pool))
 
     def _served(self, method: str, handler: Handler, pool: CallPool) -> Handler:
+        if getattr(_behavior(handler), "pushes", False):
+            decode = partial(self._decoded, handler.request_deserializer)
+            run = _on(pool, partial(self._pushed, method, _behavior(handler), decode))
+            run.experimental_non_blocking = True  # type: ignore[attr-defined]
+            return _rebuilt(handler, run)
         serve = self._stream if handler.response_streaming else self._unary
         request = self._requests if handler.request_streaming else self._request
         read = partial(request, handler.request_deserializer)
@@ -190,12 +235,52 @@ class Chain(grpc.ServerInterceptor):
         context.set_trailing_metadata(((errors.REQUEST_ID_KEY, call.request_id),))
         _log(call, "OK", size, sent)
 
+    def _pushed(
+        self,
+        method: str,
+        behavior: Callable[[Any, Any, Pushed], None],
+        read: Callable[[bytes], Message],
+        raws: Iterator[bytes],
+        context: grpc.ServicerContext,
+        push: Callable[[bytes | None], None],
+    ) -> None:
+        """A stream that is answered by calls; it validates its steps itself, since one that is bad does not end it."""
+        call = Call(context, method, self._readiness, self._max_wait)
+        logs.REQUEST_ID.set(call.request_id)
+        stream = Pushed(push, self._sent)
+        stops = not_ready("the server stops")
+
+        def stopped() -> None:
+            status = errors.status(stops, call.request_id)
+            context.set_code(status.code)
+            context.set_details(status.details)
+            context.set_trailing_metadata(status.trailing_metadata)
+
+        def ended() -> None:
+            context.set_trailing_metadata(((errors.REQUEST_ID_KEY, call.request_id),))
+
+        try:
+            self._readiness.require()
+            with self._readiness.at_drain(lambda: stream.end(stopped, if_waiting=True)):
+                behavior(stream.requests(raws, read, lambda: self._readiness.draining), call, stream)
+            draining = self._readiness.draining
+            stream.end(stopped if draining else ended)
+        except BaseException as error:
+            stream.close()
+            self._fail(call, error, stream.received, stream.sent)
+            raise
+        _log(call, "UNAVAILABLE" if draining else "OK", stream.received, stream.sent)
+
     def _request(self, decode: Any, raw: bytes) -> Message:
         """One request, of a size and kind that may be served."""
-        if len(raw) > self._max_bytes:
-            raise _too_large("request", len(raw), self._max_bytes)
-        request: Message = decoded(decode, raw)
+        request = self._decoded(decode, raw)
         validate(request)
+        return request
+
+    def _decoded(self, decode: Any, raw: bytes) -> Message:
+        if len(raw) > self._max_bytes:
+            raise errors.too_large("request", len(raw), self._max_bytes)
+        request: Message = decoded(decode, raw)
         return request
 
     def _requests(self, decode: Any, raws: Iterator[bytes]) -> Iterator[Message]:
@@ -204,7 +289,7 @@ class Chain(grpc.ServerInterceptor):
     def _sent(self, answer: Message) -> bytes:
         data = answer.SerializeToString()
         if len(data) > self._max_bytes:
-            raise _too_large("answer", len(data), self._max_bytes)
+            raise errors.too_large("answer", len(data), self._max_bytes)
         return data
 
     def _fail(self, call: Call, error: BaseException, size: int, sent: int = 0) -> None:
@@ -212,35 +297,44 @@ class Chain(grpc.ServerInterceptor):
         if isinstance(error, grpc.RpcError):  # the client went while its requests were read
             _log(call, "CANCELLED", size, sent)
             return
-        shown = errors.published(error, call.request_id)
+        shown, details = _shown(error, call.request_id)
         status = errors.status(shown, call.request_id)
-        details: dict[str, Any] = {"reason": str(shown.reason)}
-        if shown.reason in _SEVERE:
-            details |= {"metadata": shown.metadata, "exc_info": error}
         _log(call, status.code.name, size, sent, **details)
         call._context.abort_with_status(status)
 
 
 def _log(call: Call, code: str, size: int, sent: int, **details: Any) -> None:
-    event = {
-        "event": "call",
-        "method": call.method,
-        "code": code,
-        "ms": round((time.monotonic() - call.started) * 1000, 3),
-        "bytes_in": size,
-        "bytes_out": sent,
-        **details,
-    }
-    if "exc_info" in details:
+    _write(
+        {
+            "event": "call",
+            "method": call.method,
+            "code": code,
+            "ms": _since(call.started),
+            "bytes_in": size,
+            "bytes_out": sent,
+            **details,
+        }
+    )
+
+
+def _since(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 3)
+
+
+def _shown(error: BaseException, request_id: str) -> tuple[FoldlineError, dict[str, Any]]:
+    """What a client learns of an error, and what is logged of it."""
+    shown = errors.published(error, request_id)
+    details: dict[str, Any] = {"reason": str(shown.reason)}
+    if shown.reason in _SEVERE:
+        details |= {"metadata": shown.metadata, "exc_info": error}
+    return shown, details
+
+
+def _write(event: dict[str, Any]) -> None:
+    if "exc_info" in event:
         log.error(**event)
     else:
         logs.write("info", event)
-
-
-def _too_large(what: str, size: int, maximum: int) -> FoldlineError:
-    return FoldlineError(
-        Reason.MESSAGE_TOO_LARGE, f"the {what} has {size} bytes, allowed are {maximum}", size=size, maximum=maximum
-    )
 
 
 def _behavior(handler: Handler) -> Any:

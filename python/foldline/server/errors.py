@@ -82,6 +82,13 @@ class InvalidRequest(FoldlineError):
         self.violations = tuple(violations)
 
 
+def too_large(what: str, size: int, maximum: int) -> FoldlineError:
+    """MESSAGE_TOO_LARGE with both sizes in bytes (W5)."""
+    return FoldlineError(
+        Reason.MESSAGE_TOO_LARGE, f"the {what} has {size} bytes, allowed are {maximum}", size=size, maximum=maximum
+    )
+
+
 class Status(grpc.Status):
     """What ``abort_with_status`` of grpcio takes."""
 
@@ -99,7 +106,14 @@ def published(error: BaseException, request_id: str) -> FoldlineError:
 
 
 def status(error: FoldlineError, request_id: str) -> Status:
-    """Code, text, and ``google.rpc`` details of an error, within what headers may carry."""
+    """Code, text, and ``google.rpc`` details of an error, as the trailers of a call carry them."""
+    made = rpc_status(error)
+    trailing = ((DETAILS_KEY, made.SerializeToString()), (REQUEST_ID_KEY, request_id))
+    return Status(CODES[error.reason], made.message, trailing)
+
+
+def rpc_status(error: FoldlineError) -> status_pb2.Status:
+    """Code, text, and details of an error, within what headers may carry."""
     code = CODES[error.reason]
     text = _clipped(error.message, _MAX_TEXT)
     metadata = {key: _clipped(value, _MAX_VALUE) for key, value in error.metadata.items()}
@@ -111,8 +125,7 @@ def status(error: FoldlineError, request_id: str) -> Status:
     made = status_pb2.Status(code=code.value[0], message=text, details=parts)
     if made.ByteSize() > _MAX_STATUS:
         made = status_pb2.Status(code=code.value[0], message=text, details=parts[:1])
-    trailing = ((DETAILS_KEY, made.SerializeToString()), (REQUEST_ID_KEY, request_id))
-    return Status(code, text, trailing)
+    return made
 
 
 def _bad_request(error: FoldlineError) -> details.BadRequest:

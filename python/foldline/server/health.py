@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import HealthServicer
@@ -33,6 +34,7 @@ class Readiness:
         self._missing = set(components)
         self._names = [""]
         self._lock = threading.Lock()
+        self._at_drain: set[Callable[[], object]] = set()
         self._tell()
 
     def serve(self, services: Iterable[str]) -> None:
@@ -53,6 +55,20 @@ class Readiness:
         with self._lock:
             self.draining = True
             self.servicer.enter_graceful_shutdown()
+            told = tuple(self._at_drain)
+        for tell in told:
+            tell()
+
+    @contextmanager
+    def at_drain(self, tell: Callable[[], object]) -> Iterator[None]:
+        """Within the block, ``tell`` is called when draining begins; the block looks for itself whether it has."""
+        with self._lock:
+            self._at_drain.add(tell)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_drain.discard(tell)
 
     def require(self) -> None:
         """Refuses a call while a component is missing.

@@ -216,7 +216,6 @@ class TestRepeats:
 RAW = {"raw": {"format": "FORMAT_OPENAI_CHAT", "json": "W10="}}
 ANNOUNCED: dict[str, dict[str, Any]] = {
     "SessionService/ForkSession": {"session_id": "s"},
-    "CompactionService/AttachSession": {"sequence": 1, "open": {"session_id": "s"}},
     "CompactionService/SaveCheckpoint": {"session_id": "s", "description": "d"},
     "CompactionService/ListCheckpoints": {"session_id": "s"},
     "CompactionService/GetCheckpoint": {"session_id": "s", "checkpoint_id": "c"},
@@ -244,7 +243,7 @@ class TestAdmin:
         stub = getattr(client, service.removesuffix("Service").lower())
         kind = GetMessageClass(descriptor_pool.Default().FindMethodByName(f"foldline.v1.{service}.{method}").input_type)
         request = ParseDict(ANNOUNCED[rpc], kind())
-        found = refused(getattr(stub, method), iter([request]) if method in ("AttachSession", "Curate") else request)
+        found = refused(getattr(stub, method), iter([request]) if method == "Curate" else request)
         assert (found.code, found.reason) == ("UNIMPLEMENTED", "NOT_YET")
         assert found.metadata["method"] == method
         assert found.metadata["will"] in found.message

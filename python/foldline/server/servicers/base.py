@@ -6,9 +6,8 @@ import base64
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-import grpc
 import msgspec
 from google.protobuf.message import Message
 
@@ -28,12 +27,14 @@ class Settings:
     """What servicers need of the server around them.
 
     Attributes:
+        heartbeat_interval: seconds that a stream may be silent.
         config: (key, value, origin) of every server setting, secrets left out.
     """
 
     version: str
     core_version: str
     max_message_bytes: int
+    heartbeat_interval: float = 15.0
     start_time: float = field(default_factory=time.time)
     store: str = "sqlite"
     embedder: str = ""
@@ -50,13 +51,31 @@ class Servicer:
         self.settings = settings
 
 
-def caller_of(request: Message, context: grpc.ServicerContext, method: str) -> Caller:
-    """The caller of a unary request; its payload is identified by the request as it came (W2)."""
+class Waiting(Protocol):
+    """What waits for an answer: a call, or a step of a stream."""
+
+    def time_remaining(self) -> float:
+        """Seconds that it still waits."""
+
+
+def caller_of(request: Message, context: Waiting, method: str, apart_from: tuple[str, ...] = ()) -> Caller:
+    """The caller of a request; its payload is identified by the request as it came, some fields left out (W2)."""
+    if apart_from:
+        same = type(request)()
+        same.CopyFrom(request)
+        for name in apart_from:
+            same.ClearField(name)
+        request = same
     return Caller(
         payload=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         method=method,
         deadline=time.monotonic() + context.time_remaining(),
     )
+
+
+def optional(request: Any, name: str) -> Any:
+    """A field that may be absent: its value, or None."""
+    return getattr(request, name) if request.HasField(name) else None
 
 
 class _Token(msgspec.Struct, array_like=True):
@@ -112,7 +131,6 @@ def _parameters(request: Message) -> str:
 
 NOT_YET = {
     "ForkSession": "fork a session at a revision, with the archive and memory up to it",
-    "AttachSession": "serve the steps of a model call over one stream",
     "SaveCheckpoint": "save a checkpoint and fold, or trim the oldest completed calls",
     "ListCheckpoints": "list a session's checkpoints",
     "GetCheckpoint": "read one checkpoint",

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from foldline.commands import append_rows, list_rows, relist, sessions, transfer
+from foldline.commands import list_rows, relist, sessions, transfer
 from foldline.commands.render_transcript import render_transcript
 from foldline.commands.verify_session import verify_session
 from foldline.domain.enums import Ownership, RowView
@@ -19,17 +19,23 @@ from foldline.server.codec.basics import enum_map, invalid, model_ref, wire_warn
 from foldline.server.codec.policy import effective, layer
 from foldline.server.codec.rows import FORMATS, rows_input, wire_row
 from foldline.server.codec.sessions import OWNERSHIP, wire_cadence, wire_fault, wire_revision, wire_session, wire_totals
-from foldline.server.servicers.base import LONG_PAGE, Servicer, caller_of, not_yet, page_size, page_token, read_token
+from foldline.server.servicers import steps
+from foldline.server.servicers.base import (
+    LONG_PAGE,
+    Servicer,
+    caller_of,
+    not_yet,
+    optional,
+    page_size,
+    page_token,
+    read_token,
+)
 from foldline.v1 import session_pb2
 from foldline.v1 import session_service_pb2 as pb
 from foldline.v1 import session_service_pb2_grpc as rpc
 
 VIEWS = enum_map(session_pb2.RowView, RowView, "ROW_VIEW")
 MAX_FAULTS = 1024
-
-
-def optional(request: Any, name: str) -> Any:
-    return getattr(request, name) if request.HasField(name) else None
 
 
 class SessionServicer(Servicer, rpc.SessionServiceServicer):
@@ -89,18 +95,7 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
         return pb.DeleteSessionResponse()
 
     def AppendRows(self, request: pb.AppendRowsRequest, context: grpc.ServicerContext) -> pb.AppendRowsResponse:
-        rows = rows_input(request.input, "input")
-        assert rows is not None
-        appended = append_rows.append_rows(
-            self.services, caller_of(request, context, "AppendRows"),
-            append_rows.Append(
-                request.session_id, rows, request.run_id, request.request_id, optional(request, "expected_revision")
-            ),
-        )  # fmt: skip
-        return pb.AppendRowsResponse(
-            revision=appended.revision, first_offset=appended.first_offset, last_offset=appended.last_offset,
-            warnings=wire_warnings(appended.warnings),
-        )  # fmt: skip
+        return steps.append(self.services, request, context)
 
     def EditRows(self, request: pb.EditRowsRequest, context: grpc.ServicerContext) -> pb.EditRowsResponse:
         replacement = rows_input(request.replacement, "replacement") if request.HasField("replacement") else None
