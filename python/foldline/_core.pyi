@@ -25,6 +25,8 @@ __all__ = [
     "encodings",
     "measure_rows",
     "ranks",
+    "shorten_many",
+    "tokens_within",
     "warm",
     "water_fill",
     "weighted_tokens",
@@ -60,6 +62,25 @@ def measure_rows(rows: Sequence[bytes], encoding: str | None) -> list[tuple[int,
 
 # Bounding (B1, B2)
 def water_fill(sizes: Sequence[int], budget: int, minimum: int) -> list[int] | None: ...
+def tokens_within(texts: Sequence[str], budget: int, encoding: str) -> list[int]:
+    """Tokens of each text; of one over its share of the budget only some number above the share."""
+
+def shorten_many(
+    items: Sequence[tuple[str, tuple[int | None, int | None, int | None], str, str]],
+    encoding: str | None,
+    head_tail: bool,
+) -> list[tuple[str, int, int | None, int]]:
+    """Cuts texts to their limits, each with its marker behind it.
+
+    Args:
+        items: (text, limits, marker before and behind the number of kept bytes); limits are (bytes inside JSON, UTF-8
+            bytes, tokens) of what is returned, None for none.
+        encoding: None to count tokens as weighted bytes.
+
+    Returns:
+        (what to send, bytes of the text that it keeps, its tokens where they were limited, its bytes inside JSON).
+    """
+
 def cut_text(text: str, max_bytes: int, head_tail: bool) -> tuple[str, int]: ...
 def cut_text_many(texts: Sequence[str], max_bytes: Sequence[int], head_tail: bool) -> list[tuple[str, int]]: ...
 def cut_tokens(text: str, max_tokens: int, encoding: str, head_tail: bool) -> tuple[str, int]: ...

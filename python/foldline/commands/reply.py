@@ -229,47 +229,56 @@ def bound_results(
         return Bounds()
     runs = {run.run_id, run.continues} - {""}
     own = {o for r in runs for o, kind in draft.live.offsets_of_run(r) if kind == RowKind.TOOL_RESULT}
-    own |= {r.offset for r in draft.rows if r.kind == RowKind.TOOL_RESULT}
     own |= set(draft.live.uncarried_results(session.carried_through))
-    if not own:
+    sizes = {o: draft.live.size_of([o]) for o in sorted(own)}
+    fresh = {r.offset: r for r in draft.rows if r.kind == RowKind.TOOL_RESULT}
+    sizes |= {o: (r.tokens, r.bytes) for o, r in fresh.items()}
+    if not sizes:
         return Bounds()
-    fresh = {r.offset: r for r in draft.rows}
-    stored = services.store.read_rows(session.key, sorted(o for o in own if o not in fresh))
-    rows = {r.offset: r for r in [*stored, *(fresh[o] for o in sorted(own) if o in fresh)]}
-    bodies = {o: body for o, r in rows.items() if isinstance(body := to_row(r).body, ToolResultRow)}
     known = Factor(session.model, report.factor)
     # Rows are counted by the session's vocabulary, which may not be that of the model that is asked.
-    encoding = services.encoding(session.model) or ""
-    encoding = encoding if services.encoding(model) == encoding else ""
-    whole = {o: bounding.text_of(b.content) for o, b in bodies.items()}
-    results = [bounding.BoundableResult(o, rows[o].tokens, rows[o].bytes) for o in bodies]
+    counted = services.encoding(session.model)
+    asked = services.encoding(model)
     # A rewrite since the last request left no prefix that a provider could have cached (B9).
     last = session.last_prepared
     previous = run.share if last is not None and last.rewrites == session.rewrites else None
+    rest_tokens = report.forecast_tokens - factor.apply(known, sum(tokens for tokens, _ in sizes.values()))
+    rest_bytes = report.body_bytes - sum(size for _, size in sizes.values())
     planned = bounding.plan(
-        results,
-        rest_tokens=report.forecast_tokens - factor.apply(known, sum(r.tokens for r in results)),
-        rest_bytes=report.body_bytes - sum(r.bytes for r in results),
-        limits=limits, policy=policy, previous=previous, encoding=encoding, factor=known.value,
+        [bounding.BoundableResult(o, *size) for o, size in sizes.items()],
+        token_budget=limits.input_budget - rest_tokens,
+        byte_budget=None if limits.body_cap is None else limits.body_cap - rest_bytes,
+        bounding=policy.bounding, previous=previous, encoding=counted if counted and counted == asked else "",
+        factor=known.value,
     )  # fmt: skip
     if planned is None or not planned.offsets:
         return Bounds()
+    stored = {
+        r.offset: r for r in services.store.read_rows(session.key, [o for o in planned.offsets if o not in fresh])
+    }
+    rows = [to_row(fresh.get(o) or stored[o]) for o in planned.offsets]
+    bodies = {r.offset: body for r in rows if isinstance(body := r.body, ToolResultRow)}
     names = _call_names(services, draft, bodies.values())
-    bounds, texts = [], {}
-    for offset in planned.offsets:
-        body = bodies[offset]
-        name = names.get((body.call_offset or 0, body.call_id), "")
-        size = bounding.whole_size(body.content)
-        text, kept = bounding.shorten(
-            whole[offset], planned.share, call_id=body.call_id, name=name, policy=policy, whole_bytes=size,
-            encoding=encoding,
-        )  # fmt: skip
-        texts[offset] = text
-        bounds.append(BoundedResult(offset, body.call_id, kept, size, text))
+    long = [
+        bounding.LongResult(
+            bounding.text_of(b.content), bounding.whole_size(b.content), b.call_id,
+            names.get((b.call_offset or 0, b.call_id), ""), b.usage_mark,
+        )
+        for b in bodies.values()
+    ]  # fmt: skip
+    short = bounding.shorten(long, planned.share, policy.bounding.cut, counted)
     draft.session = replace(session, open_run=replace(run, share=planned.share))
-    tokens = sum(rows[o].tokens - services.count(t, session.model) for o, t in texts.items())
-    saved = sum(rows[o].bytes - len(t.encode()) for o, t in texts.items())
-    return Bounds(tuple(bounds), texts, max(0, tokens), max(0, saved), planned.limit, planned.by_bytes)
+    return Bounds(
+        results=tuple(
+            BoundedResult(o, r.call_id, s.kept_bytes, r.whole_bytes, s.text)
+            for o, r, s in zip(bodies, long, short, strict=True)
+        ),
+        texts={o: s.text for o, s in zip(bodies, short, strict=True)},
+        tokens_saved=max(0, sum(sizes[o][0] - s.tokens for o, s in zip(bodies, short, strict=True))),
+        bytes_saved=max(0, sum(sizes[o][1] - s.bytes for o, s in zip(bodies, short, strict=True))),
+        limit=limits.body_cap if planned.by_bytes and limits.body_cap is not None else limits.input_budget,
+        by_bytes=planned.by_bytes,
+    )
 
 
 def _call_names(services: Services, draft: Draft, bodies: Iterable[ToolResultRow]) -> dict[tuple[int, str], str]:

@@ -1,4 +1,4 @@
-"""Bounding a run's results for one request (§9); stored rows stay whole."""
+"""Bounding results for one request (§9): a run's own, or texts of no session; stored rows stay whole."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from foldline._core import (
     ROW_OVERHEAD,
     ROW_TOKENS,
     count_tokens,
-    cut_text,
+    shorten_many,
     water_fill,
     weighted_tokens,
 )
 from foldline.domain.enums import BoundingCut
-from foldline.domain.policy import Policy
-from foldline.domain.pressure import Limits
+from foldline.domain.policy import Bounding
 from foldline.domain.rows import MEDIA, ContentBlock, StructuredBlock, TextBlock, TranscriptBlock
 from foldline.domain.session import Share
 
@@ -31,8 +30,6 @@ SMALLEST_SHARE = 256
 SHRINK = (3, 4)
 """One step of B9."""
 _NAME_BYTES = 40
-_GUESS_BYTES_A_TOKEN = 5
-_TRIES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,8 @@ class BoundableResult:
     """A result that may be shortened: the run's own, or another's that no request carried yet (B7).
 
     Attributes:
-        tokens: raw estimate of the row, before the factor.
-        bytes: of the row in the request body.
+        tokens: raw estimate of the row, before the factor; of a text alone, its tokens, or any number above its share.
+        bytes: of the row in the request body; of a text alone, its UTF-8.
     """
 
     offset: int
@@ -54,67 +51,51 @@ class BoundPlan:
     """Which results go out shortened.
 
     Attributes:
-        share: what each result's row may take; kept in the open run for B9.
-        offsets: results over their share, in list order.
+        share: what each result may take; kept in the open run for B9.
+        offsets: results over their share, in the order given.
         fits: False where even ``bounding.min_bytes`` a result do not fit (B8); the share is then that minimum.
-        limit: the limit that was exceeded (B3), in bytes where ``by_bytes``, else in tokens.
-        sent_tokens, sent_bytes: of the whole request once bounded, at most; tokens after the factor.
+        by_bytes: whether the limit that was exceeded is that of bytes (B3).
     """
 
     share: Share
     offsets: tuple[int, ...]
     fits: bool
-    limit: int
     by_bytes: bool
-    sent_tokens: int
-    sent_bytes: int
 
 
 def plan(
     results: Sequence[BoundableResult],
     *,
-    rest_tokens: int,
-    rest_bytes: int,
-    limits: Limits,
-    policy: Policy,
+    token_budget: int | None,
+    byte_budget: int | None,
+    bounding: Bounding,
     previous: Share | None = None,
     encoding: str = "",
     factor: float = 1.0,
 ) -> BoundPlan | None:
-    """Shares what the rest of the request leaves among the results (B1); None where everything goes out whole.
+    """Shares a budget among results (B1); None where everything goes out whole.
 
     Args:
-        rest_tokens: estimate of everything else in the request, tools included, after the factor.
-        rest_bytes: body bytes of everything else.
+        token_budget, byte_budget: what the results may take together; below 0 where the rest of the request leaves
+            nothing, None for no limit. Tokens after the factor.
         previous: the run's last share. Results over it stay shortened, and it only shrinks, in steps (B9); a caller
             whose list was rewritten in between, so that no cached prefix is left, passes None.
         encoding: the model's own vocabulary if it is embedded.
         factor: the learned factor.
     """
-    tokens, sizes = [r.tokens for r in results], [r.bytes for r in results]
     before = previous or Share()
-    smallest = max(policy.bounding.min_bytes, SMALLEST_SHARE)
-    token_budget = math.floor((limits.input_budget - rest_tokens) / factor)
-    by_tokens = _axis(tokens, token_budget, math.ceil(smallest / BYTES_A_TOKEN / factor), before.tokens)
-    by_bytes = _Axis(None, True)
-    if limits.body_cap is not None:
-        by_bytes = _axis(sizes, limits.body_cap - rest_bytes, smallest, before.bytes)
+    smallest = max(bounding.min_bytes, SMALLEST_SHARE)
+    raw_budget = None if token_budget is None else math.floor(token_budget / factor)
+    smallest_tokens = math.ceil(smallest / BYTES_A_TOKEN / factor)
+    by_tokens = _axis([r.tokens for r in results], raw_budget, smallest_tokens, before.tokens)
+    by_bytes = _axis([r.bytes for r in results], byte_budget, smallest, before.bytes)
     share = Share(by_bytes.share, by_tokens.share, _head_bytes(by_tokens.share, before, encoding, factor))
     cut = tuple(r.offset for r in results if _over(r.tokens, share.tokens) or _over(r.bytes, share.bytes))
     fits = by_tokens.fits and by_bytes.fits
     if not cut and fits:
         return None
-    over_bytes = limits.body_cap is not None and rest_bytes + sum(sizes) > limits.body_cap
-    names_bytes = over_bytes or share.tokens is None
-    return BoundPlan(
-        share=share,
-        offsets=cut,
-        fits=fits,
-        limit=limits.body_cap if names_bytes and limits.body_cap is not None else limits.input_budget,
-        by_bytes=names_bytes,
-        sent_tokens=rest_tokens + math.ceil(factor * sum(_at_most(size, share.tokens) for size in tokens)),
-        sent_bytes=rest_bytes + sum(_at_most(size, share.bytes) for size in sizes),
-    )
+    over_bytes = byte_budget is not None and sum(r.bytes for r in results) > byte_budget
+    return BoundPlan(share, cut, fits, by_bytes=over_bytes or (share.tokens is None and byte_budget is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +104,10 @@ class _Axis:
     fits: bool
 
 
-def _axis(sizes: list[int], budget: int, smallest: int, before: int | None) -> _Axis:
+def _axis(sizes: list[int], budget: int | None, smallest: int, before: int | None) -> _Axis:
     """The share on one axis: None while it binds nothing, and no step below the one before unless it must."""
-    capped = [_at_most(size, before) for size in sizes]
-    if sum(capped) <= budget:
+    capped = sizes if before is None else [min(size, before) for size in sizes]
+    if budget is None or sum(capped) <= budget:
         return _Axis(before, True)
     shares = water_fill(capped, budget, smallest) if budget >= 0 else None
     if shares is None:
@@ -149,10 +130,6 @@ def _head_bytes(tokens: int | None, before: Share, encoding: str, factor: float)
     return before.head_bytes if tokens == before.tokens else min(before.head_bytes, head)
 
 
-def _at_most(size: int, share: int | None) -> int:
-    return size if share is None else min(size, share)
-
-
 def _over(size: int, share: int | None) -> bool:
     return share is not None and size > share
 
@@ -164,8 +141,12 @@ def text_of(content: Sequence[ContentBlock]) -> str:
 
 def whole_size(content: Sequence[ContentBlock]) -> int:
     """Bytes of a whole result: of its text, and of the base64 of its media."""
-    sizes = (len(b.data) if isinstance(b, MEDIA) and b.data else len(_block_text(b).encode()) for b in content)
+    sizes = (len(b.data) if isinstance(b, MEDIA) and b.data else utf8_size(_block_text(b)) for b in content)
     return sum(sizes) + max(0, len(content) - 1)
+
+
+def utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _block_text(block: ContentBlock) -> str:
@@ -180,84 +161,101 @@ def _block_text(block: ContentBlock) -> str:
     return f"[{kind} left out]"
 
 
-def shorten(
-    text: str,
-    share: Share,
-    *,
-    call_id: str,
-    name: str,
-    policy: Policy,
-    whole_bytes: int | None = None,
-    encoding: str = "",
-) -> tuple[str, int]:
-    """The head of a text (or head and tail) and a marker, so that the result's row stays within ``share`` (B2).
+@dataclass(frozen=True, slots=True)
+class LongResult:
+    """A result to shorten.
 
-    Args:
-        text: the result as ``text_of`` gives it.
-        whole_bytes: size of the whole result as the marker names it, media included; by default of ``text``.
-        encoding: the model's own vocabulary if it is embedded, as given to ``plan``.
-
-    Returns:
-        The text to send in place of the result's content, and how many bytes of ``text`` it keeps.
+    Attributes:
+        text: as ``text_of`` gives it.
+        whole_bytes: size of the whole result as the marker names it, media included.
+        usage_mark: what is sent behind its text (K4).
     """
-    total = len(text) if text.isascii() else len(text.encode())
-    whole = total if whole_bytes is None else whole_bytes
-    head_tail = policy.bounding.cut == BoundingCut.HEAD_TAIL
-    limits = _TextLimits(
-        escaped=None if share.bytes is None else share.bytes - ROW_OVERHEAD - BLOCK_OVERHEAD - _escaped(call_id),
-        tokens=None if share.tokens is None else share.tokens - ROW_TOKENS,
-        plain=share.head_bytes,
-        encoding=encoding,
-    )
-    room = min(total, limits.most_bytes() - len(_marker(name, call_id, total, whole)))
-    for _ in range(_TRIES):
-        kept_text, kept = cut_text(text, max(0, room), head_tail)
-        marker = _marker(name, call_id, kept, whole)
-        excess = limits.excess(kept_text + marker)
-        if excess <= 1:
-            return kept_text + marker, kept
-        if room <= 0:
-            break
-        # The marker takes its part of the room, so that the text gives way by more than the ratio.
-        room = int((room + len(marker)) / excess * 0.99) - len(marker)
-    return _marker(name, call_id, 0, whole).lstrip(), 0
+
+    text: str
+    whole_bytes: int
+    call_id: str
+    name: str = ""
+    usage_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _TextLimits:
-    """Limits of a shortened text: JSON-escaped bytes, tokens, and plain bytes."""
+class Shortened:
+    """What is sent in place of a result's content: the head of its text (or head and tail) and a marker (B2).
 
-    escaped: int | None
-    tokens: int | None
-    plain: int | None
-    encoding: str
+    Attributes:
+        kept_bytes: of the result's text, in ``text``.
+        tokens, bytes: of the row with this text, as rows are measured (4.5); of a text alone, not known.
+    """
 
-    def most_bytes(self) -> int:
-        """Where to start looking for the text that fits."""
-        bounds = [self.escaped, self.plain, None if self.tokens is None else self.tokens * _GUESS_BYTES_A_TOKEN]
-        return min((bound for bound in bounds if bound is not None), default=sys.maxsize)
-
-    def excess(self, text: str) -> float:
-        """How many times over its limits a text is; at most 1 where it is within all of them."""
-        ratios = [0.0]
-        if self.escaped is not None:
-            ratios.append(_escaped(text) / max(1, self.escaped))
-        if self.plain is not None:
-            ratios.append(len(text.encode()) / max(1, self.plain))
-        if self.tokens is not None:
-            count = count_tokens(text, self.encoding) if self.encoding else weighted_tokens(text)
-            ratios.append(count / max(1, self.tokens))
-        return max(ratios)
+    text: str
+    kept_bytes: int
+    tokens: int = 0
+    bytes: int = 0
 
 
-def _marker(name: str, call_id: str, kept: int, whole: int) -> str:
-    label = f"{_label(name)} (call {_label(call_id)})" if name else f"call {_label(call_id)}"
-    return f"\n[result of {label} shortened: {kept} of {whole} bytes kept; read_result reads the rest]"
+def shorten(
+    results: Sequence[LongResult], share: Share, cut: BoundingCut, encoding: str | None = None
+) -> list[Shortened]:
+    """Shortens results so that the row of each stays within ``share`` (B2).
+
+    Args:
+        encoding: what the rows were counted by; None for weighted bytes.
+    """
+    beside = [_row_beside(result, encoding) for result in results]
+    limits = [
+        (
+            None if share.bytes is None else max(0, share.bytes - size),
+            share.head_bytes,
+            # The row's new tokens are wanted also where nothing limits them.
+            sys.maxsize if share.tokens is None else max(0, share.tokens - tokens),
+        )
+        for tokens, size in beside
+    ]
+    found = _shorten(results, limits, cut, encoding)
+    return [
+        Shortened(text, kept, tokens + (counted or 0), size + escaped)
+        for (tokens, size), (text, kept, counted, escaped) in zip(beside, found, strict=True)
+    ]
+
+
+def shorten_texts(
+    results: Sequence[LongResult], share: Share, cut: BoundingCut, encoding: str | None = None
+) -> list[Shortened]:
+    """Shortens texts of no rows, so that the UTF-8 and the tokens of each stay within ``share`` (B2)."""
+    limits = [(None, share.bytes, share.tokens)] * len(results)
+    return [Shortened(text, kept) for text, kept, _, _ in _shorten(results, limits, cut, encoding)]
+
+
+def _shorten(
+    results: Sequence[LongResult],
+    limits: Sequence[tuple[int | None, int | None, int | None]],
+    cut: BoundingCut,
+    encoding: str | None,
+) -> list[tuple[str, int, int | None, int]]:
+    items = [(r.text, limit, *_marker(r)) for r, limit in zip(results, limits, strict=True)]
+    return shorten_many(items, encoding or None, cut is BoundingCut.HEAD_TAIL)
+
+
+def _row_beside(result: LongResult, encoding: str | None) -> tuple[int, int]:
+    """(tokens, bytes) that the row takes besides the text that is sent."""
+    mark = result.usage_mark
+    tokens = count_tokens(mark, encoding) if encoding else weighted_tokens(mark)
+    return ROW_TOKENS + tokens, ROW_OVERHEAD + BLOCK_OVERHEAD + _escaped(result.call_id) + _escaped(mark)
+
+
+def _marker(result: LongResult) -> tuple[str, str]:
+    """What stands behind a shortened text, before and behind the number of kept bytes (B2)."""
+    call = _label(result.call_id)
+    label = f"{_label(result.name)} (call {call})" if result.name else f"call {call}"
+    return (
+        f"\n[result of {label} shortened: ",
+        f" of {result.whole_bytes} bytes kept; read_result reads the rest]",
+    )
 
 
 def _label(text: str) -> str:
     printable = "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text[: 4 * _NAME_BYTES])
-    return cut_text(printable, _NAME_BYTES, False)[0]
+    return printable.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
 def _escaped(text: str) -> int:

@@ -1,5 +1,5 @@
 use foldline_core::Error;
-use foldline_core::bound::{self, Cut};
+use foldline_core::bound::{self, Cut, Limits, Marker};
 use foldline_core::estimate::Encoding;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
@@ -66,6 +66,38 @@ pub fn cut_tokens_many(
     same_length("max_tokens", max_tokens.len(), texts.len())?;
     let cut = |(text, &max): (&PyBackedStr, _)| pair(bound::cut_tokens(text, max, encoding, head_tail));
     Ok(py.detach(|| texts.iter().zip(&max_tokens).map(cut).collect()))
+}
+
+/// Tokens of each text; of one that is over its share of `budget` only some number above the share (semantics B1).
+///
+/// `water_fill` gives the same shares as with the full counts.
+#[pyfunction]
+pub fn tokens_within(py: Python<'_>, texts: Vec<PyBackedStr>, budget: u64, encoding: &str) -> Result<Vec<u64>> {
+    let encoding = Encoding::from_name(encoding)?;
+    Ok(py.detach(|| bound::tokens_within(texts.iter().map(|text| &text[..]), budget, encoding)))
+}
+
+/// A text, its limits as (bytes inside JSON, bytes, tokens), and the marker around the number of kept bytes.
+type Shortening = (PyBackedStr, (Option<usize>, Option<usize>, Option<usize>), PyBackedStr, PyBackedStr);
+
+/// Cuts each text to what its limits leave beside its marker, and puts the marker behind it (semantics B2).
+///
+/// Without an encoding tokens are weighted bytes. Returns of each text what to send, how many bytes of the original that
+/// keeps, its tokens where they were limited, and its bytes inside JSON.
+#[pyfunction]
+pub fn shorten_many(
+    py: Python<'_>,
+    items: Vec<Shortening>,
+    encoding: Option<&str>,
+    head_tail: bool,
+) -> Result<Vec<(String, usize, Option<usize>, usize)>> {
+    let encoding = encoding.map(Encoding::from_name).transpose()?;
+    let shorten = |(text, (escaped, bytes, tokens), before, after): &Shortening| {
+        let limits = Limits { escaped: *escaped, bytes: *bytes, tokens: *tokens };
+        let short = bound::shorten(text, limits, encoding, head_tail, Marker { before, after });
+        (short.text, short.kept_bytes, short.tokens, short.escaped)
+    };
+    Ok(py.detach(|| items.iter().map(shorten).collect()))
 }
 
 fn pair(cut: Cut) -> (String, usize) {

@@ -19,7 +19,7 @@ mod _core {
     use pyo3::types::PyDict;
 
     #[pymodule_export]
-    use super::bound::{cut_text, cut_text_many, cut_tokens, cut_tokens_many, water_fill};
+    use super::bound::{cut_text, cut_text_many, cut_tokens, cut_tokens_many, shorten_many, tokens_within, water_fill};
     #[pymodule_export]
     use super::digest::{chain, digest_rows};
     #[pymodule_export]

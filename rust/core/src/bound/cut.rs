@@ -1,9 +1,7 @@
 //! Shortening a text to a size (B2).
 
+use super::shorten::OMISSION;
 use crate::estimate::Encoding;
-
-/// Stands between head and tail.
-pub const OMISSION: &str = "\n…\n";
 
 /// A shortened text.
 #[derive(Clone, Debug, PartialEq, Eq)]

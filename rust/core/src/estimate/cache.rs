@@ -26,35 +26,45 @@ struct Cache {
     scratch: Scratch,
 }
 
-/// Number of tokens of the pieces that `split` finds: it returns the end of the piece that starts at a position.
+/// Calls `each(end, tokens)` for every piece that `split` finds: it returns the end of the piece that starts at a position.
 #[inline]
-pub fn count(encoding: Encoding, vocab: &Vocab, text: &[u8], split: impl Fn(&[u8], usize) -> usize) -> usize {
+pub fn walk(
+    encoding: Encoding,
+    vocab: &Vocab,
+    text: &[u8],
+    split: impl Fn(&[u8], usize) -> usize,
+    each: impl FnMut(usize, usize),
+) {
     let idle = &IDLE[encoding as usize];
     let cache = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut cache = cache.unwrap_or_else(|| Cache { sets: vec![[0; 2]; 1 << SET_BITS], scratch: Scratch::new() });
-    let total = cache.count(vocab, text, split);
+    cache.walk(vocab, text, split, each);
     let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
     if idle.len() < KEPT {
         idle.push(cache);
     }
-    total
 }
 
 impl Cache {
     #[inline]
-    fn count(&mut self, vocab: &Vocab, text: &[u8], split: impl Fn(&[u8], usize) -> usize) -> usize {
-        let mut total = 0;
+    fn walk(
+        &mut self,
+        vocab: &Vocab,
+        text: &[u8],
+        split: impl Fn(&[u8], usize) -> usize,
+        mut each: impl FnMut(usize, usize),
+    ) {
         let mut at = 0;
         while at < text.len() {
             let end = split(text, at);
-            total += if end - at > LONGEST {
+            let tokens = if end - at > LONGEST {
                 count_long(vocab, &text[at..end], &mut self.scratch)
             } else {
                 self.short(vocab, key(text, at, end - at))
             };
+            each(end, tokens);
             at = end;
         }
-        total
     }
 
     #[inline]

@@ -13,7 +13,9 @@ mod weighted;
 pub use rows::{
     BLOCK_OVERHEAD, IMAGE_TOKENS, ROW_OVERHEAD, ROW_TOKENS, RowSize, VIDEO_TOKENS_PER_SECOND, measure_rows,
 };
+pub(crate) use rows::{escaped_byte, escaped_len};
 pub use weighted::weighted_tokens;
+pub(crate) use weighted::{WEIGHT, walk as walk_weights};
 
 use crate::error::{Error, Result};
 use vocab::Vocab;
@@ -71,10 +73,20 @@ impl Encoding {
     /// Number of tokens of a text. Special-token text counts as the plain text it is. Linear in the text's length.
     #[must_use]
     pub fn count(self, text: &str) -> usize {
+        let mut total = 0;
+        self.walk(text, |_, tokens| total += tokens);
+        total
+    }
+
+    /// Calls `each(end, tokens)` for every piece that the encoding's pattern cuts the text into.
+    ///
+    /// A piece depends on nothing before it, so the counts of a text's pieces from one on are those of the rest alone.
+    #[inline]
+    pub(crate) fn walk(self, text: &str, each: impl FnMut(usize, usize)) {
         let vocab = self.vocab();
         match self {
-            Self::Cl100k => cache::count(self, vocab, text.as_bytes(), split::cl100k),
-            Self::O200k => cache::count(self, vocab, text.as_bytes(), split::o200k),
+            Self::Cl100k => cache::walk(self, vocab, text.as_bytes(), split::cl100k, each),
+            Self::O200k => cache::walk(self, vocab, text.as_bytes(), split::o200k, each),
         }
     }
 

@@ -218,14 +218,16 @@ fn unknown(what: &str, kind: &str) -> serde_json::Error {
 }
 
 /// Length of a string inside JSON, without its quotes.
-fn escaped_len(text: &str) -> u64 {
-    let more: usize = text
-        .bytes()
-        .map(|byte| match byte {
-            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 1,
-            0..0x20 => 5,
-            _ => 0,
-        })
-        .sum();
-    (text.len() + more) as u64
+pub(crate) fn escaped_len(text: &str) -> u64 {
+    text.bytes().map(escaped_byte).sum::<usize>() as u64
+}
+
+/// Bytes that a byte of a string takes inside JSON.
+#[inline]
+pub(crate) fn escaped_byte(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 2,
+        0..0x20 => 6,
+        _ => 1,
+    }
 }

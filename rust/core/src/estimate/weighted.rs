@@ -16,33 +16,41 @@
 //!
 //! The sum is rounded up. A text that is not empty has at least one token.
 
+/// What makes one token.
+pub const WEIGHT: usize = 100;
+
 /// Estimated tokens of a text, by weighted bytes; linear in its length.
 #[must_use]
 pub fn weighted_tokens(text: &str) -> usize {
-    let bytes = text.as_bytes();
     let mut hundredths = 0;
+    walk(text, |_, weight| hundredths += weight);
+    hundredths.div_ceil(WEIGHT).max(usize::from(!text.is_empty()))
+}
+
+/// Calls `each(end, weight)` for every run of characters that is weighed as one.
+#[inline]
+pub fn walk(text: &str, mut each: impl FnMut(usize, usize)) {
+    let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
         let start = at;
         let byte = bytes[at];
-        if byte.is_ascii_alphanumeric() {
+        let weight = if byte.is_ascii_alphanumeric() {
             at += bytes[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
-            hundredths += alphanumerics(&bytes[start..at]);
+            alphanumerics(&bytes[start..at])
         } else if byte.is_ascii_whitespace() {
             at += bytes[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            if at - start > 1 || byte != b' ' {
-                hundredths += 100;
-            }
+            if at - start > 1 || byte != b' ' { WEIGHT } else { 0 }
         } else if byte < 0x80 {
             at += 1;
-            hundredths += 55;
+            55
         } else {
             let wide = text[at..].chars().next().unwrap_or('\u{FFFD}');
             at += wide.len_utf8();
-            hundredths += wide_weight(wide);
-        }
+            wide_weight(wide)
+        };
+        each(at, weight);
     }
-    hundredths.div_ceil(100).max(usize::from(!text.is_empty()))
 }
 
 fn alphanumerics(run: &[u8]) -> usize {
