@@ -1,5 +1,6 @@
 """4.3, 4.4: whatever a provider, or something in between, sends."""
 
+import json
 from typing import Any
 
 from foldline.domain.enums import Format, ModelType, RefusalKind
@@ -64,6 +65,39 @@ def test_4_3_cached_tokens_occupy_the_window_once(fresh: int, read: int, written
 def test_4_4_any_body_is_classified(status: int, body: bytes) -> None:
     found = classify(status, body)
     assert found.named_tokens is None or found.kind == RefusalKind.CONTEXT_EXCEEDED
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=20)
+    | st.sampled_from(["prompt is too long: 9 tokens > 8 maximum", "rate limit", "context_length_exceeded", "1m2s"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["error", "message", "code", "input", "raw", "n_ctx", "retry_after", "headers", "retryDelay"]),
+        inner, max_size=4,
+    ),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(st.sampled_from([0, 200, 400, 413, 429, 500]), json_values, st.integers(0, 3), st.data())
+def test_4_4_a_classification_is_the_same_however_its_json_is_written(
+    status: int, body: Any, nested: int, data: st.DataObject
+) -> None:
+    plain = json.dumps(body)
+    found = classify(status, plain.encode())
+    for _ in range(nested):
+        layout = data.draw(st.sampled_from([{"indent": 1}, {"sort_keys": True}, {"separators": (",", ":")}, {}]))
+        plain = json.dumps(json.loads(plain), **layout)
+        assert classify(status, f"  {plain}\n".encode()) == found
+        if isinstance(body, dict | list):
+            assert classify(status, json.dumps({"raw": plain}).encode()) == found
+
+
+@given(st.sampled_from([0, 400, 413, 500]), st.text(max_size=60), st.integers(0, 200))
+def test_4_4_any_piece_of_a_body_is_classified(status: int, text: str, cut: int) -> None:
+    whole = json.dumps({"error": {"message": text, "input": text}, "n_ctx": 12, "metadata": {"raw": text}})
+    found = classify(status, whole.encode()[:cut])
+    assert found.retry_after is None or found.retry_after >= 0
 
 
 RATES = ["rate limit reached", "tokens per minute (TPM): Limit 60", "Too many tokens, please wait", "Too Many Requests"]

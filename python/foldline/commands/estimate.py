@@ -49,9 +49,9 @@ def count_tokens(services: Services, model: ModelRef, text: str | None, rows: Ro
     return TokenCount(sum(t for t, _ in sizes), sum(b for _, b in sizes), sizes, estimator, exact, tuple(warnings))
 
 
-def classify_error(http_status: int, body: bytes) -> Classified:
+def classify_error(http_status: int, body: bytes, provider: str = "") -> Classified:
     """What a provider refused a request for (4.4)."""
-    return classify(http_status, body)
+    return classify(http_status, body, provider)
 
 
 def normalize_usage(services: Services, model: ModelRef, usage_json: bytes) -> NormalizedUsage:

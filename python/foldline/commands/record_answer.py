@@ -299,7 +299,7 @@ def _is_json(text: str) -> bool:
 
 
 def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
-    classified = refusals.classify(refusal.http_status, refusal.raw_body)
+    classified = refusals.classify(refusal.http_status, refusal.raw_body, prepared.model.provider)
     kind = refusal.kind or classified.kind
     record = cadence.refused(draft.session.cadence, kind, classified.named_tokens)
     draft.session = replace(draft.session, cadence=record)

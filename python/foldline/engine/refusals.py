@@ -6,16 +6,37 @@ tokens a minute, and folding would cost a summary and cure nothing.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from foldline.domain.enums import RefusalKind
 from foldline.domain.models import COUNT_MAX
+from foldline.engine import error_bodies
+from foldline.engine.error_bodies import Said
+from foldline.engine.refusal_words import (
+    AUTHENTICATION,
+    BODY,
+    BODY_STRING_CHARS,
+    CONTEXT,
+    CONTEXT_CODES,
+    DURATION,
+    LARGER_THAN_MAX,
+    LONG_STRING,
+    MEDIA,
+    OUTPUT_ONLY,
+    OVER_BY,
+    OVERLOADED,
+    PART,
+    RATE_CODES,
+    RATE_LIMIT,
+    RETRY_IN,
+    SILENT_ON_SIZE,
+    UNIT_SECONDS,
+)
 
-READ_BYTES = 16_384
-"""More of a body than this is not read: errors are short, and what follows may be the prompt."""
+RETRY_MAX = 30 * 86_400.0
+"""Seconds; nobody waits longer, and a contract's duration must hold it."""
 _DIGITS = 19
 
 
@@ -29,153 +50,111 @@ class Classified:
     retry_after: float | None = None
 
 
-def classify(http_status: int, body: bytes, retry_after: float | None = None) -> Classified:
+def classify(http_status: int, body: bytes, provider: str = "") -> Classified:
     """Classifies a refusal by status and raw body.
 
     Args:
         http_status: 0 where the transport knows none; 200 for an error inside a stream.
-        retry_after: seconds of the ``Retry-After`` header, if the host passed it on.
+        provider: who refused, where that is known: some say nothing at all of a prompt that is too long.
     """
-    text = _readable(body)
-    if http_status == 429 or _RATE_LIMIT.search(text):
-        return Classified(RefusalKind.RATE_LIMITED, retry_after=retry_after)
-    if http_status in (401, 403) or _AUTHENTICATION.search(text):
+    said = error_bodies.read(body)
+    if _is_rate_limit(http_status, said):
+        return Classified(RefusalKind.RATE_LIMITED, retry_after=_retry_after(said))
+    if http_status in (401, 403) or _any(AUTHENTICATION, said):
         return Classified(RefusalKind.AUTHENTICATION)
-    if _OUTPUT_ONLY.search(text):
+    if _any(OUTPUT_ONLY, said):
         return Classified(RefusalKind.INVALID_REQUEST)
-    for wording in _CONTEXT:
-        if found := wording.search(text):
-            return _context(found, text)
-    if http_status == 413 or _BODY.search(text):
+    context = _context(said)
+    if context is not None:
+        return context
+    if not said.statements and http_status == 400 and provider.lower() in SILENT_ON_SIZE:
+        return Classified(RefusalKind.CONTEXT_EXCEEDED)
+    if http_status == 413 or (not _any(MEDIA, said) and (_any(BODY, said) or _is_long_string(said))):
         return Classified(RefusalKind.BODY_TOO_LARGE)
-    if http_status in (503, 529) or _OVERLOADED.search(text):
-        return Classified(RefusalKind.OVERLOADED, retry_after=retry_after)
+    if http_status in (503, 529) or _any(OVERLOADED, said):
+        return Classified(RefusalKind.OVERLOADED, retry_after=_retry_after(said))
     if http_status in (400, 404, 405, 409, 415, 422):
         return Classified(RefusalKind.INVALID_REQUEST)
-    return Classified(RefusalKind.OTHER, retry_after=retry_after)
+    return Classified(RefusalKind.OTHER, retry_after=_retry_after(said))
 
 
-def _words(pattern: str) -> re.Pattern[str]:
-    """``<tokens>`` and ``<limit>`` stand for the numbers a refusal names."""
-    for name in ("tokens", "limit"):
-        pattern = pattern.replace(f"<{name}>", rf"(?P<{name}>\d[\d,_]*)")
-    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
+def _is_rate_limit(http_status: int, said: Said) -> bool:
+    codes = {s.lower() for s in said.statements}
+    if http_status == 429 or codes & RATE_CODES:
+        return not (codes & {"resource_exhausted"} and _any(LARGER_THAN_MAX, said))
+    # A provider's own code says more than a word that its message happens to hold.
+    return not codes & CONTEXT_CODES and _any(RATE_LIMIT, said) and not _any(LARGER_THAN_MAX, said)
 
 
-_RATE_LIMIT = _words(
-    r"rate[ _-]?limit|too many requests|throttl|resource_exhausted(?!.{0,200}larger than max)|quota|usage limit|"
-    r"tokens?[ _]per[ _](min|day|hour|second)|\((tpm|rpm|tpd|rpd|itpm|otpm)\)|"
-    r"too many tokens(,? please wait| per |[^.]{0,20}processed)|wait before trying|long context requests"
-)
-_AUTHENTICATION = _words(
-    r"authentication_error|invalid[ _]api[ _]key|incorrect api key|api key not valid|permission_error|"
-    r"permission_denied|unauthenticated|accessdenied"
-)
-_OVERLOADED = _words(r"overloaded|at capacity|service ?unavailable|model is (currently )?loading")
-_BODY = _words(
-    r"request_too_large|(payload|request|body|entity|content) (size |body )*(is )?too large|payload size exceeds|"
-    r"exceeds? the maximum (allowed )?(request |payload |body )?size|string_above_max_length|total text bytes|"
-    r"(message|body) (is )?larger than"
-)
-# Asks for less output only; where the sum with the input is over, the words speak of the context.
-_OUTPUT_ONLY = _words(
-    r"max_(completion_|output_)?tokens[`'\"]*( is too large|:? ?\d+ ?> ?\d+)(?!.*context)|"
-    r"supports at most \d+ completion tokens|maximum tokens you requested exceed"
-)
-_CONTEXT = (
-    # Anthropic, also through Bedrock and Vertex
-    _words(r"prompt is too long:? *<tokens> tokens > <limit>"),
-    _words(r"exceed context limit: <tokens> \+ \d+ > <limit>"),
-    # OpenAI, vLLM, SGLang, OpenRouter, DeepSeek and other compatible servers name the limit first
-    _words(r"maximum context length (is|of) <limit>.{0,120}?prompt contains (at least )?<tokens> (input )?tokens"),
-    _words(
-        r"maximum context length (is|of) <limit>.{0,80}?(requested|resulted in|has|have|contains?|got)"
-        r" (about |at least )?<tokens> (input )?tokens"
-    ),
-    _words(r"maximum context length of <limit> tokens\. you requested a total of <tokens> tokens"),
-    # vLLM's engine
-    _words(r"prompt \((total )?length <tokens>\).{0,60}?(maximum model length of|context length) <limit>"),
-    _words(r"input prompt \(<tokens> tokens\) is too long and exceeds limit of <limit>"),
-    # Google, Vertex
-    _words(r"input token count \(?<tokens>\)? exceeds the maximum[^(]{0,40}\(?<limit>"),
-    _words(r"input token count is <tokens> but (the )?model only supports up to <limit>"),
-    # llama.cpp, llama-cpp-python, LM Studio
-    _words(r"request \(<tokens> tokens\) exceeds the available context size \(<limit>"),
-    _words(r"requested tokens \(<tokens>\) exceed context window of <limit>"),
-    _words(r"n_keep: <tokens> ?>= ?n_ctx: <limit>"),
-    _words(r"keep the first <tokens> tokens when.{0,80}?context length of only <limit>"),
-    # Ollama
-    _words(r"input length \(?<tokens>.{0,20}? exceeds.{0,40}?context length \(?<limit>"),
-    # Bedrock's own models
-    _words(r"too many input tokens\. max input tokens: <limit>, request input token count: <tokens>"),
-    # Together, Fireworks, Mistral, xAI, TGI
-    _words(r"input length <tokens> exceeds the maximum allowed input length of <limit>"),
-    _words(r"prompt contains <tokens> tokens.{0,60}?model with <limit> maximum context length"),
-    _words(r"maximum prompt length is <limit> but the request contains <tokens>"),
-    _words(r"must have less than <limit> tokens\. given: <tokens>"),
-    _words(r"tokens \+ .max_new_tokens. must be <= <limit>\. given: <tokens>"),
-    _words(r"prompt is <tokens> tokens but the (model )?context window is <limit>"),
-    # without the count, or without any number
-    _words(r"max(imum)? context (length|window) (is|of) <limit>"),
-    _words(
-        r"context_length_exceeded|context_window_exceeded|exceed_context_size|"
-        r"exceed(s|ed)? (the )?(model'?s? )?(available |max(imum)? )?context (window|length|limit|size)|"
-        r"context size has been exceeded|(greater|larger|longer) than the (model'?s )?context (window|length|size)|"
-        r"input is too long|prompt (is )?too long|prompt exceeds max(imum)? length|"
-        r"longer than the maximum model length|input length exceeds|input tokens exceed|too many input tokens|"
-        r"token limit exceeded|exceeds? (the )?(model'?s )?maximum (input )?(number of )?tokens|"
-        r"reduce the length of the (messages|prompt|input)"
-    ),
-)
-_PART = re.compile(r"([\d,]+) (?:in (?:the|your) (?!completion|output)\w+|of \w+ input)")
+def _context(said: Said) -> Classified | None:
+    for wording in CONTEXT:
+        matches = [(found, s) for s in said.statements if (found := wording.search(s))]
+        if matches:
+            return _named(matches, said)
+    if {s.lower() for s in said.statements} & CONTEXT_CODES:
+        return _named([], said)
+    return None
 
 
-def _context(found: re.Match[str], text: str) -> Classified:
-    groups = found.groupdict()
-    tokens, limit = _number(groups.get("tokens")), _number(groups.get("limit"))
-    # A total is broken down in brackets behind it; the output asked for is no part of the prompt.
-    parts = [_number(part) or 0 for part in _PART.findall(text[found.end() : found.end() + 200].split(")", 1)[0])]
-    if tokens is not None and parts:
-        tokens = sum(parts)
-    # llama.cpp states both as fields beside its message.
+def _named(matches: Iterable[tuple[re.Match[str], str]], said: Said) -> Classified:
+    """The numbers of the first statement; llama.cpp states both as fields beside its message."""
+    tokens = limit = None
+    for found, statement in matches:
+        groups = found.groupdict()
+        tokens, limit = _number(groups.get("tokens")), _number(groups.get("limit"))
+        # A total is broken down behind it; the output asked for is no part of the prompt.
+        parts = [_number(part) or 0 for part in PART.findall(statement[found.end() : found.end() + 200])]
+        if tokens is not None and parts:
+            tokens = min(sum(parts), COUNT_MAX)
+        over = OVER_BY.search(statement)
+        if tokens is None and over and limit is not None:
+            tokens = min(limit + (_number(over[1]) or 0), COUNT_MAX)
+        break
     return Classified(
         RefusalKind.CONTEXT_EXCEEDED,
-        _field(text, "n_prompt_tokens") if tokens is None else tokens,
-        _field(text, "n_ctx") if limit is None else limit,
+        _number(said.fields.get("nprompttokens")) if tokens is None else tokens,
+        _number(said.fields.get("nctx")) if limit is None else limit,
     )
 
 
-def _field(text: str, name: str) -> int | None:
-    found = re.search(rf'"{name}" *: *(\d+)', text)
-    return _number(found[1]) if found else None
+def _is_long_string(said: Said) -> bool:
+    """Whether a text is over the length that one string may have, which only a prompt can reach."""
+    found = [match for s in said.statements if (match := LONG_STRING.search(s))]
+    return any((_number(match[1]) or 0) >= BODY_STRING_CHARS for match in found)
+
+
+def _any(words: re.Pattern[str], said: Said) -> bool:
+    return any(words.search(s) for s in said.statements)
 
 
 def _number(digits: str | None) -> int | None:
     if digits is None:
         return None
     plain = digits.replace(",", "").replace("_", "")
+    if not plain.isdecimal() or not plain.isascii():
+        return None
     return min(int(plain), COUNT_MAX) if len(plain) <= _DIGITS else COUNT_MAX
 
 
-def _readable(body: bytes) -> str:
-    """The body's text with errors that are nested as JSON inside JSON strings laid bare (OpenRouter's ``raw``)."""
-    text = body[:READ_BYTES].decode("utf-8", errors="replace")
-    try:
-        parts = _strings(json.loads(text))
-    except (ValueError, RecursionError):
-        parts = []
-    return " ".join(" ".join([text, *parts]).split())
+def _retry_after(said: Said) -> float | None:
+    """Seconds that a body names: in a field of its own, else in its words; the longest where there are several."""
+    stated = [_seconds(said.fields[name]) for name in ("retrydelay", "retryafter") if name in said.fields]
+    stated += [_seconds(said.fields[n]) for n in ("retryafterseconds", "retryaftersecs") if n in said.fields]
+    stated += [_seconds(match[1]) for s in said.statements for match in RETRY_IN.finditer(s)]
+    known = [s for s in stated if s is not None]
+    return max(known, default=None)
 
 
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        nested = value.strip().startswith(("{", "["))
-        try:
-            return [value, *(_strings(json.loads(value)) if nested else [])]
-        except (ValueError, RecursionError):
-            return [value]
-    if isinstance(value, dict):
-        return [part for item in value.values() for part in _strings(item)]
-    if isinstance(value, list):
-        return [part for item in value for part in _strings(item)]
-    return []
+def _seconds(text: str) -> float | None:
+    """Of a plain number, or of numbers with units such as ``1m30.5s``."""
+    text = text.strip()
+    if re.fullmatch(r"\d{1,18}(\.\d{1,18})?", text):
+        return min(float(text), RETRY_MAX)
+    if not re.fullmatch(DURATION, text, re.IGNORECASE):
+        return None
+    parts = re.findall(r"(\d[\d.]*) ?([a-z]+)", text.lower())
+    return min(sum(float(number) * _unit_seconds(unit) for number, unit in parts), RETRY_MAX)
+
+
+def _unit_seconds(unit: str) -> float:
+    return UNIT_SECONDS["ms" if unit.startswith(("ms", "milli")) else unit[0]]

@@ -161,7 +161,7 @@ class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServic
     def ClassifyError(
         self, request: estimate_service_pb2.ClassifyErrorRequest, context: grpc.ServicerContext
     ) -> estimate_service_pb2.ClassifyErrorResponse:
-        found = estimate.classify_error(request.http_status, request.raw_body)
+        found = estimate.classify_error(request.http_status, request.raw_body, request.provider)
         return estimate_service_pb2.ClassifyErrorResponse(
             kind=REFUSALS.wire(found.kind), request_tokens=found.named_tokens, limit_tokens=found.named_limit,
             retry_after=duration(found.retry_after),
