@@ -68,6 +68,9 @@ class Server:
     max_wait: Annotated[float, About("seconds: longest deadline, and that of calls without one", _positive, "> 0")] = (
         600.0
     )
+    heartbeat_interval: Annotated[
+        float, About("seconds that a stream may be silent before it says that it is alive", _positive, "> 0")
+    ] = 15.0
     drain_delay: Annotated[float, About("seconds from NOT_SERVING to the stop", _not_negative, ">= 0")] = 0.0
     drain_grace: Annotated[float, About("seconds for calls under way at the stop", _not_negative, ">= 0")] = 10.0
     reflection: Annotated[bool, About("whether the server describes its services")] = True
@@ -135,6 +138,9 @@ class Config:
     socket: Annotated[
         str | None, About("Unix socket; unset is foldline.sock in the data directory; empty for none")
     ] = None
+    compactor: Annotated[
+        str, About("entry point of the group foldline.compactors that folds in our place; empty for none")
+    ] = ""
     catalog: Annotated[Path | None, About("JSON file of models, laid over the built-in catalog")] = None
     store: Store = field(default_factory=Store)
     server: Server = field(default_factory=Server)

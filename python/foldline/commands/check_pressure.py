@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foldline.commands.attempts import plan_inputs
 from foldline.commands.draft import Draft
-from foldline.commands.fold import FoldRequest, plan_inputs
+from foldline.commands.fold_parts import FoldRequest
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape, measurement, tools_of
 from foldline.commands.reply import Reply, host_exact
 from foldline.commands.services import Caller, Services
 from foldline.commands.snapshots import snapshot_of
+from foldline.commands.summarizing import EXTERNAL, PAID, is_external, is_paid, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import SkipReason
 from foldline.domain.folding import FoldPlan
@@ -80,8 +82,9 @@ def pressure_of(
     measured = measurement(services, draft, shape, tools, exact, manual=manual)
     report = measure(measured, session.cadence, limits)
     decision = cadence.decide(
-        report, session.cadence, policy, now=services.clock(), boundary=session.cadence.boundaries
-    )
+        report, session.cadence, policy, now=services.clock(), boundary=session.cadence.boundaries,
+        paid=is_paid(services, policy), external=is_external(services, policy),
+    )  # fmt: skip
     return Pressure(session.revision, decision, policy, limits, tools)
 
 
@@ -142,14 +145,16 @@ class _Planner:
             decision=decision, policy=self.pressure.policy, limits=self.pressure.limits,
             tools_tokens=self.pressure.report.parts.tools, tools_bytes=self.shape.beside_bytes(self.pressure.tools),
         )  # fmt: skip
-        return plan(self.snapshot, self.structure, plan_inputs(self.session, request), self.calls)
+        return plan(self.snapshot, self.structure, plan_inputs(self.services, self.session, request), self.calls)
 
     def skip(self, due: Decision) -> SkipReason | None:
         """Why a due fold would not be made after all; None where it would."""
         planned = self.plan(due)
         if planned is None:
             return SkipReason.NOTHING_TO_FOLD
+        source = writer_of(self.services, self.pressure.policy, planned.scope)
         return cadence.veto(
             planned, due, self.session.cadence, self.pressure.policy, self.pressure.limits,
-            tools_tokens=self.pressure.report.parts.tools, now=self.services.clock(),
+            tools_tokens=self.pressure.report.parts.tools, now=self.services.clock(), paid=source in PAID,
+            external=source in EXTERNAL,
         )  # fmt: skip

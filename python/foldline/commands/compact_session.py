@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from foldline.commands.check_pressure import pressure_of, shape_of_last
 from foldline.commands.draft import Draft
-from foldline.commands.fold import FoldOutcome, FoldRequest, Progress, run_fold
+from foldline.commands.fold import run_fold
+from foldline.commands.fold_parts import FoldOutcome, FoldRequest, Progress
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
 from foldline.commands.services import Caller, Services
-from foldline.domain.enums import FailureKind, SkipReason
+from foldline.domain.enums import FailureKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import CompactionRecord
 
@@ -62,17 +63,16 @@ def compact_session(
             request = FoldRequest(
                 decision=pressure.decision, policy=pressure.policy, limits=pressure.limits,
                 tools_tokens=pressure.report.parts.tools, tools_bytes=shape.beside_bytes(pressure.tools),
-                instructions=compact.instructions, progress=progress,
+                model=shape.model, instructions=compact.instructions, progress=progress,
                 remember=lambda record: remember(services, caller, compact.request_id, record),
             )  # fmt: skip
             outcome = run_fold(services, live, request, wait=caller.left)
+            if outcome.pending:
+                message = "another fold of this session is still running" if outcome.joined else "the fold goes on"
+                fold_id = live.fold.fold_id if live.fold else ""
+                raise FoldlineError(Reason.FOLD_IN_PROGRESS, message, fold_id=fold_id)
             if not outcome.joined:
                 break
-            if outcome.skip is SkipReason.DEADLINE:
-                raise FoldlineError(
-                    Reason.FOLD_IN_PROGRESS, "another fold of this session is still running",
-                    fold_id=live.fold.fold_id if live.fold else "",
-                )  # fmt: skip
             if outcome.record is not None and not compact.instructions:
                 _remember_joined(services, caller, live, compact, outcome.record)
                 break

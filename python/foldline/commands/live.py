@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from foldline import _core
+from foldline.commands.fold_parts import FoldInProgress
 from foldline.domain.enums import RowKind
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.folding import CompactionRecord
 from foldline.domain.ports import Store, StoredRow
 from foldline.domain.session import Session
+
+if TYPE_CHECKING:
+    from foldline.commands.ahead import Ahead
 
 Column = tuple[int, int, str, int, int]
 """(offset, kind, run_id, tokens, bytes) of a row."""
 _ROUND_KINDS = (RowKind.ASSISTANT, RowKind.TOOL_RESULT)
-
-
-@dataclass(slots=True)
-class FoldInProgress:
-    """A fold between its snapshot and its commit (L2); ``record`` is for callers that wait for it."""
-
-    fold_id: str
-    cancelled: bool = False
-    record: CompactionRecord | None = None
 
 
 class LiveSession:
@@ -39,6 +34,8 @@ class LiveSession:
         lock: a reentrant condition; notified when a fold ends.
         ledger: the active list as columns, sums kept (4.5).
         fold: the fold that holds the barrier, if any.
+        ahead: the summary that is written ahead of need, or ready (A1); ``ahead_tried`` is (rewrites, tokens) of the
+            list at the last try.
         stale: memory may differ from the store; the next caller loads the session again.
     """
 
@@ -46,6 +43,8 @@ class LiveSession:
         self.lock = threading.Condition(threading.RLock())
         self.session = session
         self.fold: FoldInProgress | None = None
+        self.ahead: Ahead | None = None
+        self.ahead_tried = (-1, 0)
         self.stale_reason = FoldlineError(
             Reason.SESSION_NOT_FOUND, f"session {session.session_id} was deleted", session_id=session.session_id
         )
@@ -249,11 +248,27 @@ class Sessions:
                 live = slot.live
             yield live
         finally:
-            with self._lock:
-                slot.users -= 1
-                if slot.users == 0 and (slot.live is None or slot.live.stale):
-                    self._slots.pop(key, None)
-                self._evict()
+            self._leave(key, slot)
+
+    def hold(self, live: LiveSession) -> Callable[[], None]:
+        """Keeps a session that is in use in memory until the returned function is called, once."""
+        key = (live.session.tenant, live.session.session_id)
+        with self._lock:
+            slot = self._slots[key]
+            slot.users += 1
+
+        def release() -> None:
+            self._leave(key, slot)
+
+        return release
+
+    def _leave(self, key: tuple[str, str], slot: _Slot) -> None:
+        with self._lock:
+            slot.users -= 1
+            gone = slot.users == 0 and (slot.live is None or slot.live.stale)
+            if gone and self._slots.get(key) is slot:
+                self._slots.pop(key)
+            self._evict()
 
     def forget(self, tenant: str, session_id: str) -> None:
         """Lets go of what was in memory under an id that has just become another session."""
@@ -273,6 +288,7 @@ class Sessions:
         surplus = len(self._slots) - self.capacity
         if surplus <= 0:
             return
-        idle = [key for key, slot in self._slots.items() if slot.users == 0]
+        # A summary that is ready was paid for and is in memory only: its session stays.
+        idle = [k for k, slot in self._slots.items() if slot.users == 0 and not (slot.live and slot.live.ahead)]
         for key in idle[:surplus]:
             del self._slots[key]

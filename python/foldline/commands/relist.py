@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from foldline import _core
+from foldline.commands import ahead
 from foldline.commands.draft import chained, commit, measured, media_tokens
 from foldline.commands.folded_calls import folded_calls
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -183,6 +184,8 @@ def _commit(
     commit(services, live, batch)
     live.session = state
     live.load((r.offset, r.kind, r.run_id, r.tokens, r.bytes) for r in after)
+    # A3, X2: what was written ahead of need covers another list.
+    ahead.drop(services, live, f"revision {revision} changed the list")
     return answer
 
 

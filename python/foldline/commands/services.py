@@ -10,9 +10,10 @@ from functools import lru_cache
 from foldline import _core
 from foldline.commands.bell import EventBell
 from foldline.commands.live import Sessions
+from foldline.commands.workers import Workers
 from foldline.domain.models import Factor, ModelInfo
 from foldline.domain.policy import Layer, Resolved, resolve
-from foldline.domain.ports import Formats, Memory, Rewrite, Store, Summarizer
+from foldline.domain.ports import Formats, Memory, Rewrite, Sources, Store
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
 from foldline.engine.catalog import Catalog
@@ -51,11 +52,12 @@ class Services:
 
     store: Store
     memory: Memory
-    summarizer: Summarizer
+    sources: Sources
     formats: Formats
     bell: EventBell
     catalog: Catalog
     sessions: Sessions
+    workers: Workers = field(default_factory=Workers)
     config_policy: Mapping[str, object] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
     model: Callable[[ModelRef], ModelInfo] = field(init=False)

@@ -81,6 +81,7 @@ class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
         paid_attempts: times of attempts of the last hour that called a paid source, newest last (C6).
         spending: what they cost, by hour, of the last day.
         warned: codes of warnings that are given once a session.
+        ahead_drops: summaries ahead of need in a row that were of no use (A3).
     """
 
     boundaries: int = 0
@@ -100,6 +101,7 @@ class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
     paid_attempts: tuple[float, ...] = ()
     spending: tuple[Spend, ...] = ()
     warned: tuple[str, ...] = ()
+    ahead_drops: int = 0
 
 
 class LedgerCall(msgspec.Struct, frozen=True, omit_defaults=True):

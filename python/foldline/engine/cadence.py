@@ -37,6 +37,9 @@ ANSWER_RATIOS, ANSWER_ALLOWANCE = (0.25, 2.5), 256
 """Reported output between these multiples of an answer's raw estimate, and so many tokens for its calls' frames, is its
 rows; more is reasoning that does not come back, less a count of something else."""
 
+AHEAD_DROPS = 2
+"""Ready summaries in a row that were of no use, after which none is written until the next run (A3)."""
+_AHEAD_SIGNALS = (SignalKind.PROJECTION, SignalKind.HISTORY_ESTIMATE, SignalKind.FORECAST_THRESHOLD)
 _MANUAL_TRIGGERS = (Trigger.MANUAL, Trigger.CHECKPOINT)
 _SUPPRESSION_SKIPS = {
     Suppression.AFTER_RESTORE: SkipReason.AFTER_RESTORE,
@@ -95,6 +98,7 @@ def decide(
     boundary: int | None = None,
     deadline_left: float | None = None,
     paid: bool = False,
+    external: bool = False,
     manual_trigger: Trigger = Trigger.MANUAL,
 ) -> Decision:
     """Whether a boundary folds (§5): C1, C2, X2 and ``auto_compact`` per signal, then C5, C6 and the deadline.
@@ -104,6 +108,7 @@ def decide(
             counts none, passes ``cadence.boundaries``.
         deadline_left: seconds until the host's deadline.
         paid: the configured source of the summary is a paid one (C6).
+        external: it is a curator or compactor, which has no successor (S2).
         manual_trigger: what a tripped P7 stands for, MANUAL or CHECKPOINT.
     """
     if boundary is None:
@@ -116,7 +121,7 @@ def decide(
     trigger = _trigger(live, manual_trigger)
     gate = _gate(trigger, cadence, policy, now, paid)
     barred = None
-    if gate is not None and paid and _successor_may_write(policy, over):
+    if gate is not None and paid and not external and successor_may_write(policy, over):
         barred, gate = _GATES[gate], None
     skip = None if gate is None else _GATES[gate]
     if gate is not None:
@@ -144,6 +149,7 @@ def veto(
     tools_tokens: int,
     now: float,
     paid: bool = False,
+    external: bool = False,
 ) -> SkipReason | None:
     """Whether a planned fold is skipped after all (C4, C7), before any source is called.
 
@@ -156,7 +162,8 @@ def veto(
     trigger = decision.trigger or Trigger.AUTOMATIC
     if decision.barred is None:
         gate = _gate(trigger, cadence, policy, now, paid)
-        if gate is not None and not (paid and _successor_may_write(policy, over_hard_limit(decision.report))):
+        succeeded = paid and not external and successor_may_write(policy, over_hard_limit(decision.report))
+        if gate is not None and not succeeded:
             return _GATES[gate]
     if _is_progress(plan.predicted_saving, plan.transcript_tokens, policy):
         return None
@@ -227,6 +234,7 @@ def fold_committed(
         cooldown_from=cadence.cooldown_from if barred else None,
         restored_tokens=None,
         last_skip=None,
+        ahead_drops=0,
     )
 
 
@@ -246,7 +254,7 @@ def attempt_failed(
     if trigger in _MANUAL_TRIGGERS or (trigger == Trigger.DID_NOT_FIT and only_not_smaller):
         return cadence
     until = now + max(policy.cooldown, retry_after or 0.0)
-    if cadence.cooldown_until is not None and _cools(cadence, now):
+    if cadence.cooldown_until is not None and cools(cadence, now):
         until = max(until, cadence.cooldown_until)
     return replace(cadence, cooldown_until=until, cooldown_from=now)
 
@@ -379,6 +387,29 @@ def _suppressed(signal: Signal, by: Suppression | None) -> Signal:
     return signal if signal.suppressed_by == by else replace(signal, suppressed_by=by)
 
 
+def run_opened(cadence: Cadence) -> Cadence:
+    """A new run may have summaries written ahead of need again (A3)."""
+    return replace(cadence, ahead_drops=0) if cadence.ahead_drops else cadence
+
+
+def ahead_dropped(cadence: Cadence) -> Cadence:
+    """A summary that was written ahead of need was of no use (A3)."""
+    return replace(cadence, ahead_drops=cadence.ahead_drops + 1)
+
+
+def ahead_due(report: PressureReport, cadence: Cadence, policy: Policy, *, now: float, paid: bool) -> bool:
+    """Whether summaries are to be written ahead of need (A1): near enough to T, and nothing speaks against a call.
+
+    Boundary 0 is left alone as in C1; cooldown and budget hold (A2), and two drops in a row end it for the run (A3).
+    """
+    if not policy.auto_compact or cadence.boundaries <= 1 or cadence.ahead_drops >= AHEAD_DROPS:
+        return False
+    if cools(cadence, now) or (paid and budget_spent(cadence, policy, now=now)):
+        return False
+    near = policy.background.fraction * report.limits.threshold
+    return any(s.value is not None and s.value >= near for s in report.signals if s.kind in _AHEAD_SIGNALS)
+
+
 def _suppression(signal: Signal, cadence: Cadence, policy: Policy, boundary: int, over: bool) -> Suppression | None:
     if not signal.tripped or signal.suppressed_by is not None or signal.trigger_class == TriggerClass.MANUAL:
         return signal.suppressed_by
@@ -419,14 +450,14 @@ def _trigger(live: list[Signal], manual_trigger: Trigger) -> Trigger:
 
 def _gate(trigger: Trigger, cadence: Cadence, policy: Policy, now: float, paid: bool) -> Suppression | None:
     """C5, which a manual fold ignores, then C6, which the first two P6 attempts pass."""
-    if _cools(cadence, now) and trigger not in _MANUAL_TRIGGERS:
+    if cools(cadence, now) and trigger not in _MANUAL_TRIGGERS:
         return Suppression.COOLDOWN
     if paid and not _fit_exempt(trigger, cadence) and budget_spent(cadence, policy, now=now):
         return Suppression.BUDGET
     return None
 
 
-def _cools(cadence: Cadence, now: float) -> bool:
+def cools(cadence: Cadence, now: float) -> bool:
     start = cadence.cooldown_from
     return cadence.cooldown_until is not None and now < cadence.cooldown_until and (start is None or start <= now)
 
@@ -445,7 +476,7 @@ def _fit_exempt(trigger: Trigger, cadence: Cadence) -> bool:
     return trigger == Trigger.DID_NOT_FIT and cadence.fit_attempts < FORCED_ATTEMPTS
 
 
-def _successor_may_write(policy: Policy, over: bool) -> bool:
+def successor_may_write(policy: Policy, over: bool) -> bool:
     """S2: NEXT always, RESCUE only for a request that would go out over W or the byte limit, never for a curator."""
     summary = policy.summary
     if summary.source in (SummarySourcePolicy.CURATOR, SummarySourcePolicy.EXTRACTIVE):

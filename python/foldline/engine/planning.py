@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -51,6 +51,7 @@ class PlanInputs:
         in_run: the check is an in-run check (F3).
         usual_summary: usual summary size for a budget, both in estimated tokens (C4).
         external_source: a curator or compactor writes stage 1, so that stage 2 is a fold of its own (F3, F5).
+        rounds_only: the second of the two folds of one check, which takes what stage 2 takes (F3).
     """
 
     policy: Policy
@@ -61,6 +62,7 @@ class PlanInputs:
     in_run: bool = False
     usual_summary: Callable[[int], int] = field(default=half_of_budget)
     external_source: bool = False
+    rounds_only: bool = False
 
 
 def plan(
@@ -77,6 +79,32 @@ def plan(
     return _Planner(snapshot, structure, inputs, calls).plan()
 
 
+def handed(snapshot: Snapshot, structure: Structure, inputs: PlanInputs) -> tuple[Unit, ...]:
+    """The units before the run that may fold: what a curator or compactor is handed (F5, F12)."""
+    return tuple(_Planner(snapshot, structure, inputs, {}).before)
+
+
+def plan_keeping(snapshot: Snapshot, structure: Structure, inputs: PlanInputs, keep: Collection[int]) -> FoldPlan:
+    """The plan of a compactor that keeps these offsets of what it was handed (F12); earlier summaries always fold (F8).
+
+    Raises:
+        ValueError: an offset that was not handed, half a unit (V4), or nothing left to fold (V1).
+    """
+    planner = _Planner(snapshot, structure, inputs, {})
+    may = {o for u in planner.before for o in u.offsets if planner.rows[o].kind not in UNSUMMARIZED_KINDS}
+    kept = set(keep)
+    if not kept <= may:
+        raise ValueError(f"rows {sorted(kept - may)} were not handed over")
+    split = next((u.offsets for u in planner.before if 0 < len(kept.intersection(u.offsets)) < len(u.offsets)), None)
+    if split is not None:
+        raise ValueError(f"V4: rows {list(split)} are one unit and stay or fold together")
+    scope = FoldScope.STAGE_1 if structure.rounds or inputs.in_run else FoldScope.WHOLE
+    made = planner.build(scope, [u for u in planner.before if kept.isdisjoint(u.offsets)])
+    if made is None:
+        raise ValueError("V1: nothing is left to fold")
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     """Estimates of the request that a fold would leave, its summary and the tools included."""
@@ -88,6 +116,27 @@ class _Size:
     retained: int
     request_tokens: int
     request_bytes: int
+
+
+def would_fit(plan: FoldPlan, inputs: PlanInputs, *, summary_tokens: int, transcript_bytes: int) -> bool:
+    """Whether the request fits (§1) once a plan is committed with its summary (A2, F3).
+
+    Args:
+        summary_tokens: estimate of the summary row, after the factor.
+        transcript_bytes: body bytes of the transcript before the fold.
+    """
+    tokens = plan.retained_tokens + summary_tokens + inputs.tools_tokens
+    size = transcript_bytes - plan.discarded_bytes + summary_tokens * SUMMARY_BYTES_A_TOKEN + inputs.tools_bytes
+    return fits(inputs.limits, tokens, size)
+
+
+def fits(limits: Limits, tokens: int, size: int) -> bool:
+    """§1 fits: transcript + tools < T, with the reserve < W, body bytes under the P5 limit."""
+    return (
+        tokens < limits.threshold
+        and tokens + limits.reserve < limits.ceiling
+        and (limits.byte_limit is None or size < limits.byte_limit)
+    )
 
 
 class _Planner:
@@ -112,10 +161,12 @@ class _Planner:
 
     def plan(self) -> FoldPlan | None:
         before, run = self._substantive(self.before), self._substantive(self.run)
+        if self.inputs.rounds_only:
+            return self.build(FoldScope.STAGE_2, [*self._through_last_summary(), *self.run]) if run else None
         if not self.inputs.in_run and not self.structure.rounds and not self.run:
-            return self._build(FoldScope.WHOLE, self._head(self._tail_start())) if before else None
+            return self.build(FoldScope.WHOLE, self._head(self._tail_start())) if before else None
         if not before:
-            return self._build(FoldScope.STAGE_2, [*self.before, *self.run]) if run else None
+            return self.build(FoldScope.STAGE_2, [*self.before, *self.run]) if run else None
         return self._staged(can_fold_rounds=run)
 
     def _staged(self, *, can_fold_rounds: bool) -> FoldPlan | None:
@@ -123,12 +174,12 @@ class _Planner:
         no_tail = self._size(self.before)
         shrinks, suffices = no_tail.saving > 0, self._fits(no_tail) and not self.inputs.forced
         if not can_fold_rounds or (shrinks and suffices):
-            return self._build(FoldScope.STAGE_1, self._head(self._tail_start()))
+            return self.build(FoldScope.STAGE_1, self._head(self._tail_start()))
         if not self.inputs.external_source:
-            return self._build(FoldScope.COMBINED, [*self.before, *self.run])
+            return self.build(FoldScope.COMBINED, [*self.before, *self.run])
         if shrinks:
-            return self._build(FoldScope.STAGE_1, self.before, follow_up=True)
-        return self._build(FoldScope.STAGE_2, [*self._through_last_summary(), *self.run])
+            return self.build(FoldScope.STAGE_1, self.before, follow_up=True)
+        return self.build(FoldScope.STAGE_2, [*self._through_last_summary(), *self.run])
 
     def _through_last_summary(self) -> list[Unit]:
         """An earlier summary always folds, with every foldable row before it (F8)."""
@@ -257,12 +308,7 @@ class _Planner:
 
     def _fits(self, size: _Size) -> bool:
         """§1 fits."""
-        limits = self.inputs.limits
-        return (
-            size.request_tokens < limits.threshold
-            and size.request_tokens + limits.reserve < limits.ceiling
-            and (limits.byte_limit is None or size.request_bytes < limits.byte_limit)
-        )
+        return fits(self.inputs.limits, size.request_tokens, size.request_bytes)
 
     def _under_target(self, size: _Size) -> bool:
         limits, fraction = self.inputs.limits, self.inputs.policy.target_fraction
@@ -272,7 +318,7 @@ class _Planner:
 
     # The plan
 
-    def _build(self, scope: FoldScope, units: Sequence[Unit], *, follow_up: bool = False) -> FoldPlan | None:
+    def build(self, scope: FoldScope, units: Sequence[Unit], *, follow_up: bool = False) -> FoldPlan | None:
         if not self._substantive(units):
             return None
         rows = self.snapshot.rows

@@ -23,13 +23,14 @@ from foldline.commands.services import Services
 from foldline.config import Config, ConfigError
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import resolve
-from foldline.domain.ports import Summarizer
+from foldline.domain.ports import Compactor, Sources, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
 from foldline.memory.embed import MiniLm
 from foldline.memory.service import MemoryService
 from foldline.server import ENCODING, listening, reflection, servicers
 from foldline.server.chain import Chain
+from foldline.server.compactors import compactor_named
 from foldline.server.health import CORE, FOLDS, STORE, Readiness
 from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
@@ -86,7 +87,7 @@ class Server:
     """
 
     def __init__(
-        self, config: Config, store: SqliteStore, catalog: Catalog, summarizer: Summarizer, clock: Callable[[], float]
+        self, config: Config, store: SqliteStore, catalog: Catalog, sources: Sources, clock: Callable[[], float]
     ) -> None:
         self.config = config
         self._memory = MemoryService(
@@ -95,7 +96,7 @@ class Server:
         self.services = Services(
             store=store,
             memory=self._memory,
-            summarizer=summarizer,
+            sources=sources,
             formats=formats,
             bell=EventBell(),
             catalog=catalog,
@@ -129,6 +130,7 @@ class Server:
             version=_core.__version__,
             core_version=_core.__version__,
             max_message_bytes=self.config.server.max_message_bytes,
+            heartbeat_interval=self.config.server.heartbeat_interval,
             start_time=time.time(),
             embedder=MiniLm.identity if self.config.memory.embedder == "minilm" else "",
             config=tuple(self.config.describe()),
@@ -179,6 +181,7 @@ class Server:
         self._grpc.stop(grace).wait()
         ended = _until(lambda: self.pools.busy() == 0, 1.0)
         self.pools.shutdown()
+        self.services.workers.stop(grace)
         self._memory.stop()
         self.services.store.close()
         return ended
@@ -223,22 +226,31 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def build(config: Config, summarizer: Summarizer | None = None, clock: Callable[[], float] = time.time) -> Server:
+def build(
+    config: Config, summarizer: Summarizer | None = None, clock: Callable[[], float] = time.time,
+    compactor: Compactor | None = None,
+) -> Server:  # fmt: skip
     """A server on an open and migrated store, not listening yet. Its summaries are extractive by default.
 
     Args:
+        summarizer: writes in the place of the extractive one.
+        compactor: in the place of the one that the settings name (F12).
         clock: seconds since the epoch, for run_ttl, cooldowns and how long repeats are remembered.
 
     Raises:
-        ConfigError: the catalog file.
+        ConfigError: the catalog file, a compactor that is not installed.
         StoreLocked: another process serves the data directory.
         FoldlineError: STORE_CORRUPT, NOT_READY.
     """
     catalog = _catalog(config.catalog)
+    sources = Sources(
+        extractive=summarizer or ExtractiveSummarizer(_count),
+        compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
+    )
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = SqliteStore(config.data / "foldline.db", config.store.synchronous, clock)
     try:
-        return Server(config, store, catalog, summarizer or ExtractiveSummarizer(_count), clock)
+        return Server(config, store, catalog, sources, clock)
     except BaseException:
         store.close()
         raise

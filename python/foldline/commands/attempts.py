@@ -1,0 +1,137 @@
+"""Starting an attempt: the snapshot, the plan, and what the log says of it (§6, C4, C8, §13)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from foldline.commands.draft import Draft
+from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, FoldRequest, Progress, Written
+from foldline.commands.list_rows import to_row
+from foldline.commands.live import LiveSession
+from foldline.commands.services import Services
+from foldline.commands.snapshots import snapshot_of
+from foldline.commands.summarizing import EXTERNAL, PAID, is_external, writer_of
+from foldline.domain.changes import replace
+from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger
+from foldline.domain.session import Session
+from foldline.engine import cadence, ledger
+from foldline.engine.cadence import Decision
+from foldline.engine.planning import PlanInputs, plan
+from foldline.engine.structure import analyze
+
+
+def begin(
+    services: Services, live: LiveSession, request: FoldRequest, *, ready: Written | None = None,
+    rounds_only: bool = False, fold: FoldInProgress | None = None,
+) -> Attempt | FoldOutcome:  # fmt: skip
+    """Takes the snapshot, plans, and records that an attempt starts. Under the session's lock.
+
+    Args:
+        ready: a summary ahead of need that the fold takes in (A2).
+        rounds_only, fold: the second of two folds at one check, under the barrier of the first (F3).
+    """
+    draft = Draft(services, live)
+    attempt = planned_attempt(services, live, request, draft, ready=ready, rounds_only=rounds_only)
+    if isinstance(attempt, SkipReason):
+        if attempt is SkipReason.NOTHING_TO_FOLD:
+            draft.session = replace(draft.session, cadence=cadence.nothing_to_fold(draft.session.cadence))
+        return _skip(draft, request.decision, attempt)
+    if fold is not None:
+        fold.fold_id = attempt.fold.fold_id
+        attempt = replace(attempt, fold=fold)
+    start(draft, request, attempt)
+    request.progress(Progress("planned", attempt.fold.fold_id, len(attempt.plan.discard)))
+    return replace(attempt, session=live.session)
+
+
+def planned_attempt(
+    services: Services, live: LiveSession, request: FoldRequest, draft: Draft, *, ready: Written | None = None,
+    rounds_only: bool = False, trigger: Trigger | None = None,
+) -> Attempt | SkipReason:  # fmt: skip
+    """Reads and plans; writes nothing. The reason where no attempt is to be made (F4, C4, C7)."""
+    started = time.monotonic()
+    session, decision = draft.session, request.decision
+    stored = services.store.read_rows(session.key, live.offsets())
+    rows = [to_row(r) for r in stored]
+    snapshot = snapshot_of(services, session, stored, rows, decision.report.factor)
+    calls = ledger.calls_of_rounds(rows, session.calls)
+    inputs = replace(plan_inputs(services, session, request), rounds_only=rounds_only)
+    planned = plan(snapshot, analyze(snapshot), inputs, calls)
+    if planned is None:
+        return SkipReason.NOTHING_TO_FOLD
+    source = writer_of(services, request.policy, planned.scope)
+    vetoed = cadence.veto(
+        planned, decision, session.cadence, request.policy, request.limits, tools_tokens=request.tools_tokens,
+        now=draft.now, paid=source in PAID, external=source in EXTERNAL,
+    )  # fmt: skip
+    if vetoed is not None:
+        return vetoed
+    return Attempt(
+        fold=FoldInProgress(f"f-{uuid.uuid4().hex}"),
+        trigger=trigger or decision.trigger or Trigger.AUTOMATIC,
+        source=_first_asked(request, source),
+        inputs=inputs,
+        snapshot=snapshot,
+        plan=planned,
+        rows={r.offset: r for r in rows},
+        stored={r.offset: r for r in stored},
+        boundary=max(0, session.cadence.boundaries - 1),
+        started=started,
+        session=session,
+        ready=ready if ready and set(ready.plan.discard) <= set(planned.discard) else None,
+    )
+
+
+def _first_asked(request: FoldRequest, source: SummarySource) -> SummarySource:
+    """The source that will be called; of one that cools or has spent its budget, the successor (S2)."""
+    return SummarySource.EXTRACTIVE if request.decision.barred is not None else source
+
+
+def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:
+    """Records the attempt and its event, then commits (§13): a source is about to be called."""
+    session, run = draft.session, draft.session.open_run
+    draft.session = replace(
+        session,
+        cadence=cadence.attempt_started(
+            session.cadence, attempt.boundary, trigger=attempt.trigger, paid=attempt.source in PAID, now=draft.now
+        ),
+    )
+    draft.event(
+        EventKind.COMPACTION_STARTED, fold_id=attempt.fold.fold_id, trigger=attempt.trigger,
+        signals=request.decision.signals, source=attempt.source, run_id=run.run_id if run else "",
+        rows=len(attempt.plan.source_rows), tokens=attempt.plan.transcript_tokens, bytes=draft.size()[1],
+    )  # fmt: skip
+    draft.commit()
+
+
+def plan_inputs(services: Services, session: Session, request: FoldRequest) -> PlanInputs:
+    """What a plan is made by; shared with PlanCompaction, so that what is shown is what would happen."""
+    run = session.open_run
+    return PlanInputs(
+        policy=request.policy,
+        limits=request.limits,
+        tools_tokens=request.tools_tokens,
+        tools_bytes=request.tools_bytes,
+        forced=request.decision.forced,
+        in_run=run is not None and run.rounds > 0,
+        usual_summary=lambda budget: cadence.summary_size(session.cadence, budget),
+        external_source=is_external(services, request.policy),
+    )
+
+
+def _skip(draft: Draft, decision: Decision, reason: SkipReason) -> FoldOutcome:
+    note_skip(draft, decision, reason)
+    draft.commit()
+    return FoldOutcome(skip=reason)
+
+
+def note_skip(draft: Draft, decision: Decision, reason: SkipReason) -> None:
+    """C8: the event log records a skip when its reason changes."""
+    record, changed = cadence.skipped(draft.session.cadence, reason)
+    draft.session = replace(draft.session, cadence=record)
+    if changed:
+        draft.event(
+            EventKind.COMPACTION_SKIPPED, trigger=decision.trigger, signals=decision.signals, skip=reason,
+            tokens=decision.report.transcript_tokens,
+        )  # fmt: skip
