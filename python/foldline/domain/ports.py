@@ -149,6 +149,25 @@ class Archive:
     """Memory entries and whether each is visible; vectors are made again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A new session that holds what another held at a revision (X3).
+
+    Attributes:
+        source: key of the other session.
+        session: the fork's state, at the fork point: its revision and its next offset say what it takes.
+        calls: calls that stood otherwise at the fork point than their newest record says.
+        closed_runs: runs that the source has open; those that the fork has no row of are left out.
+        visible: which offsets' entries its scope shows.
+    """
+
+    source: int
+    session: Session
+    calls: tuple[CallUpdate, ...] = ()
+    closed_runs: tuple[ClosedRun, ...] = ()
+    visible: tuple[OffsetRange, ...] = ()
+
+
 class StoreReads(Protocol):
     """What a store answers. Every read sees committed data only."""
 
@@ -172,6 +191,9 @@ class StoreReads(Protocol):
 
     def archive(self, key: int, after: int, limit: int, through: int | None = None) -> list[StoredRow]:
         """Rows by offset, after ``after``; ``through`` is the last offset to give."""
+
+    def last_offset(self, key: int, revision: int) -> int:
+        """The last offset that was given up to a revision; 0 for none."""
 
     def count_rows(self, key: int) -> int: ...
 
@@ -242,6 +264,7 @@ class StoreReads(Protocol):
     def pending_vectors(self, identity: str, limit: int) -> list[tuple[int, StoredEntry]]:
         """(session key, entry) of entries without a vector of ``identity``, visible or not, over all sessions.
 
+        An entry that sessions share comes once; its vector is for all of them.
         Entries embedded by another model are among them and keep their old vector until put_vectors replaces it (M8).
         """
 
@@ -265,8 +288,22 @@ class Store(StoreReads, Protocol):
             FoldlineError: SESSION_EXISTS.
         """
 
+    def fork_session(self, fork: Fork, request: StoredRequest | None) -> Session:
+        """Writes a fork in one transaction: rows, calls, rewrites, runs, memory of the source up to the fork point.
+
+        Bodies of rows, and text, vectors and postings of memory entries are shared, not copied; entries keep their
+        ids. Pins are as they are now; events, requests and prepared requests stay behind. Returns the state with its
+        key, and with ``memory_dropped`` where the source's scope is closed.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS; SESSION_NOT_FOUND where the source is gone.
+        """
+
     def delete_session(self, key: int, request: StoredRequest | None = None) -> None:
-        """Removes rows, archive, memory, events, requests of the session; remembers ``request`` for the tenant."""
+        """Removes rows, archive, memory, events, requests of the session; remembers ``request`` for the tenant.
+
+        What forks share with it stays theirs, and goes with the last of them.
+        """
 
     def commit(self, batch: Batch) -> tuple[Event, ...]:
         """Writes a batch durably; returns its events as stored, with their ``seq``.

@@ -6,12 +6,12 @@ import sqlite3
 
 from foldline.domain.ports import StoredRequest
 from foldline.store.sqlite import memory, writes
+from foldline.store.sqlite.sharing import give_up
 
 CHUNK = 500
 """Rows of one transaction."""
 
 _TABLES = {
-    "archive_row": "id",
     "rewrite": "id",
     "call": "session_key, call_id, offset",
     "closed_run": "session_key, run_id",
@@ -20,10 +20,8 @@ _TABLES = {
     "tools": "session_key, digest",
     "event": "id",
     "open_fold": "session_key, fold_id",
-    "memory_posting": "session_key, segment, stem",
-    "memory_segment": "session_key, segment",
 }
-"""What belongs to a session, and the key of each table."""
+"""What belongs to a session alone, and the key of each table."""
 
 
 def mark(db: sqlite3.Connection, key: int, request: StoredRequest | None, now: float) -> bool:
@@ -44,7 +42,7 @@ def marked(db: sqlite3.Connection) -> list[int]:
 
 def remove_chunk(db: sqlite3.Connection, key: int) -> bool:
     """Removes some of what a marked session has; False when all of it is gone, the session itself with it."""
-    if memory.remove_entries(db, key, CHUNK):
+    if memory.remove_entries(db, key, CHUNK) or memory.remove_index(db, key, CHUNK) or _remove_rows(db, key):
         return True
     for table, columns in _TABLES.items():
         removed = db.execute(
@@ -55,6 +53,14 @@ def remove_chunk(db: sqlite3.Connection, key: int) -> bool:
             return True
     db.execute("DELETE FROM session WHERE key = ? AND deleting = 1", (key,))
     return False
+
+
+def _remove_rows(db: sqlite3.Connection, key: int) -> bool:
+    """Removes some rows of the archive; those that forks need go over to them (X3)."""
+    ids = [row for (row,) in db.execute("SELECT id FROM archive_row WHERE session_key = ? LIMIT ?", (key, CHUNK))]
+    gone = give_up(db, "archive_row", ids)
+    db.executemany("DELETE FROM archive_row WHERE id = ?", [(row,) for row in gone])
+    return bool(ids)
 
 
 def purge_chunk(db: sqlite3.Connection, table: str, before: float) -> bool:

@@ -16,16 +16,26 @@ from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.folding import OffsetRange
 from foldline.domain.memory import MemoryEntry, MemoryFilter, StoredEntry
 from foldline.store.lexical import ScopeSize, Segment, rank, segment, stems
+from foldline.store.sqlite.sharing import give_up
+
+_NUMBER = "coalesce(e.origin, e.id)"
+"""What an entry is known by: its own id, or that of the entry it shares text, vector and postings with (X3)."""
 
 _ENTRY = (
-    "e.id, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, "
+    f"{_NUMBER}, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, "
     "e.create_time"
 )
-_FROM = "memory_entry e JOIN memory_text t ON t.entry_id = e.id"
+_FROM = f"memory_entry e JOIN memory_text t ON t.entry_id = {_NUMBER}"
+
+_WANTED = (
+    "SELECT w.value FROM json_each(?1) w UNION ALL "
+    "SELECT o.id FROM json_each(?1) w CROSS JOIN memory_entry o ON o.origin = w.value AND o.session_key = ?2"
+)
+"""Ids of the rows that may hold the entries of a list of numbers (1) in a session (2)."""
 
 
-def publish(db: sqlite3.Connection, key: int, entries: Sequence[MemoryEntry], index: Segment) -> None:
-    """Makes entries visible (M2); ``index`` is theirs.
+def publish(db: sqlite3.Connection, key: int, entries: Sequence[MemoryEntry], index: Segment, revision: int) -> None:
+    """Makes entries visible (M2); ``index`` is theirs, ``revision`` what publishes them.
 
     A row that was folded before has its entries already and shows these again, also where today's chunks would be cut
     elsewhere: an entry is never doubled.
@@ -38,13 +48,13 @@ def publish(db: sqlite3.Connection, key: int, entries: Sequence[MemoryEntry], in
         ).rowcount
     }
     new = [entry for entry in entries if entry.offset not in known]
-    insert_entries(db, key, [(entry, True) for entry in new], segment(new) if known else index)
+    insert_entries(db, key, [(entry, True) for entry in new], segment(new) if known else index, revision)
 
 
 def insert_entries(
-    db: sqlite3.Connection, key: int, entries: Sequence[tuple[MemoryEntry, bool]], index: Segment
+    db: sqlite3.Connection, key: int, entries: Sequence[tuple[MemoryEntry, bool]], index: Segment, revision: int
 ) -> None:
-    """Writes new entries, each visible or not, and their index."""
+    """Writes new entries, each visible or not, and their index, as one segment of a revision."""
     if not entries:
         return
     # Ids are never given again, also after the newest entries are gone: caches know entries by them.
@@ -67,12 +77,30 @@ def insert_entries(
         [(entry_id, e.terms, e.context, e.text) for entry_id, (e, _) in enumerate(entries, first)],
     )
     db.execute(
-        "INSERT INTO memory_segment (session_key, segment, entries, length) VALUES (?, ?, ?, ?)",
-        (key, first, len(entries), sum(index.lengths)),
+        "INSERT INTO memory_segment (session_key, segment, entries, length, revision) VALUES (?, ?, ?, ?, ?)",
+        (key, first, len(entries), sum(index.lengths), revision),
     )
     db.executemany(
-        "INSERT INTO memory_posting (session_key, segment, stem, postings) VALUES (?, ?, ?, ?)",
-        [(key, first, stem, postings) for stem, postings in index.postings.items()],
+        "INSERT INTO memory_posting (segment, stem, postings) VALUES (?, ?, ?)",
+        [(first, stem, postings) for stem, postings in index.postings.items()],
+    )
+
+
+def share(db: sqlite3.Connection, source: int, key: int, revision: int) -> None:
+    """Gives a fork the entries that were published up to a revision, visible or not (X3)."""
+    db.execute(
+        "INSERT INTO memory_segment (session_key, segment, entries, length, revision) "
+        "SELECT ?, segment, entries, length, revision FROM memory_segment WHERE session_key = ? AND revision <= ?",
+        (key, source, revision),
+    )
+    db.execute(
+        "INSERT INTO memory_entry (session_key, offset, chunk, visible, embedder, kind, role, byte_start, byte_end, "
+        "length, call_id, create_time, origin) "
+        "SELECT ?, e.offset, e.chunk, e.visible, e.embedder, e.kind, e.role, e.byte_start, e.byte_end, "
+        f"e.length, e.call_id, e.create_time, {_NUMBER} FROM memory_entry e WHERE e.session_key = ? AND ("
+        f"SELECT s.revision FROM memory_segment s WHERE s.session_key = e.session_key AND s.segment <= {_NUMBER} "
+        "ORDER BY s.segment DESC LIMIT 1) <= ?",
+        (key, source, revision),
     )
 
 
@@ -99,25 +127,57 @@ class _Ranges:
 def drop(db: sqlite3.Connection, key: int) -> int:
     """Removes all memory of a session: entries with their text and vectors, and the index; returns how many entries."""
     entries = remove_entries(db, key, -1)
-    db.execute("DELETE FROM memory_posting WHERE session_key = ?", (key,))
-    db.execute("DELETE FROM memory_segment WHERE session_key = ?", (key,))
+    while remove_index(db, key, -1):
+        pass
     return entries
 
 
 def remove_entries(db: sqlite3.Connection, key: int, limit: int) -> int:
     """Removes at most ``limit`` entries of a session, all if it is negative, but not their index; returns how many."""
-    ids = db.execute("SELECT id FROM memory_entry WHERE session_key = ? LIMIT ?", (key, limit)).fetchall()
+    rows = db.execute("SELECT id FROM memory_entry WHERE session_key = ? LIMIT ?", (key, limit))
+    ids = [entry_id for (entry_id,) in rows]
+    gone = [(entry_id,) for entry_id in give_up(db, "memory_entry", ids)]
     for table, column in (("memory_vector", "entry_id"), ("memory_text", "entry_id"), ("memory_entry", "id")):
-        db.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)
+        db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)
     return len(ids)
 
 
+def remove_index(db: sqlite3.Connection, key: int, limit: int) -> bool:
+    """Removes at most ``limit`` rows of a session's index, all if it is negative; False when nothing is left.
+
+    Postings go with the last session that has their segment.
+    """
+    left = limit
+    while left:
+        found = db.execute(
+            "SELECT s.segment, NOT EXISTS (SELECT 1 FROM memory_segment o WHERE o.segment = s.segment "
+            "AND o.session_key <> s.session_key) FROM memory_segment s WHERE s.session_key = ? LIMIT 1",
+            (key,),
+        ).fetchone()
+        if found is None:
+            return left != limit
+        segment_id, last = found
+        if last:
+            left -= db.execute(
+                "DELETE FROM memory_posting WHERE (segment, stem) IN "
+                "(SELECT segment, stem FROM memory_posting WHERE segment = ? LIMIT ?)",
+                (segment_id, left),
+            ).rowcount
+        if left:
+            left -= db.execute(
+                "DELETE FROM memory_segment WHERE session_key = ? AND segment = ?", (key, segment_id)
+            ).rowcount
+    return True
+
+
 def put_vectors(db: sqlite3.Connection, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
-    """Stores vectors of entries that are still there; an empty one marks a quarantined entry (M9)."""
+    """Stores vectors of entries that are still there, for all who share them; an empty one is quarantine (M9)."""
     db.execute("INSERT OR IGNORE INTO embedder (identity) VALUES (?)", (identity,))
     (embedder,) = db.execute("SELECT id FROM embedder WHERE identity = ?", (identity,)).fetchone()
     for entry_id, vector in vectors:
-        if db.execute("UPDATE memory_entry SET embedder = ? WHERE id = ?", (embedder, entry_id)).rowcount:
+        if db.execute(
+            "UPDATE memory_entry SET embedder = ?1 WHERE id = ?2 OR origin = ?2", (embedder, entry_id)
+        ).rowcount:
             db.execute("INSERT OR REPLACE INTO memory_vector (entry_id, vector) VALUES (?, ?)", (entry_id, vector))
 
 
@@ -128,11 +188,13 @@ def search(
     entries, length = db.execute(
         "SELECT coalesce(sum(entries), 0), coalesce(sum(length), 0) FROM memory_segment WHERE session_key = ?", (key,)
     ).fetchone()
-    hidden = db.execute("SELECT id, length FROM memory_entry WHERE session_key = ? AND visible = 0", (key,)).fetchall()
+    hidden = db.execute(
+        f"SELECT {_NUMBER}, e.length FROM memory_entry e WHERE e.session_key = ? AND e.visible = 0", (key,)
+    ).fetchall()
     rows = db.execute(
         "SELECT p.segment, p.stem, p.postings "
         "FROM memory_segment s CROSS JOIN json_each(?) q CROSS JOIN memory_posting p "
-        "ON p.session_key = s.session_key AND p.segment = s.segment AND p.stem = q.value WHERE s.session_key = ?",
+        "ON p.segment = s.segment AND p.stem = q.value WHERE s.session_key = ?",
         (json.dumps(stems(terms)), key),
     )
     found, scores = rank(
@@ -153,8 +215,7 @@ def entries_by_id(db: sqlite3.Connection, key: int, ids: Sequence[int]) -> list[
         stored.id: stored
         for stored in _stored(
             db.execute(
-                f"SELECT {_ENTRY} FROM {_FROM} WHERE e.id IN (SELECT value FROM json_each(?)) "
-                "AND e.session_key = ? AND e.visible = 1",
+                f"SELECT {_ENTRY} FROM {_FROM} WHERE e.id IN ({_WANTED}) AND e.session_key = ?2 AND e.visible = 1",
                 (json.dumps(list(ids)), key),
             )
         )
@@ -204,7 +265,7 @@ def ids(db: sqlite3.Connection, key: int, where: MemoryFilter) -> list[int]:
     """Ids of visible entries that pass ``where``, by (offset, chunk)."""
     condition, values = _condition(where)
     rows = db.execute(
-        f"SELECT e.id FROM memory_entry e WHERE e.session_key = ? AND e.visible = 1{condition} "
+        f"SELECT {_NUMBER} FROM memory_entry e WHERE e.session_key = ? AND e.visible = 1{condition} "
         "ORDER BY e.offset, e.chunk",
         (key, *values),
     )
@@ -219,13 +280,11 @@ def visible_offsets(db: sqlite3.Connection, key: int) -> set[int]:
 
 def vectors(db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[int] | None) -> list[tuple[int, bytes]]:
     """(entry id, vector) of visible entries whose vector is of ``identity``, by id."""
-    condition, values = "", []
-    if wanted is not None:
-        condition, values = " AND e.id IN (SELECT value FROM json_each(?))", [json.dumps(list(wanted))]
+    condition = "" if wanted is None else f" AND e.id IN ({_WANTED})"
     return db.execute(
-        "SELECT v.entry_id, v.vector FROM memory_entry e JOIN memory_vector v ON v.entry_id = e.id "
-        f"WHERE e.session_key = ? AND e.visible = 1 AND e.embedder = ?{condition} ORDER BY v.entry_id",
-        (key, _embedder(db, identity), *values),
+        f"SELECT v.entry_id, v.vector FROM memory_entry e JOIN memory_vector v ON v.entry_id = {_NUMBER} "
+        f"WHERE e.session_key = ?2 AND e.visible = 1 AND e.embedder = ?3{condition} ORDER BY v.entry_id",
+        ("" if wanted is None else json.dumps(list(wanted)), key, _embedder(db, identity)),
     ).fetchall()
 
 
@@ -240,12 +299,12 @@ def count(db: sqlite3.Connection, key: int, identity: str) -> tuple[int, int]:
 
 
 def pending(db: sqlite3.Connection, identity: str, limit: int) -> list[tuple[int, StoredEntry]]:
-    """(session key, entry) of entries without a vector of ``identity``, those without any first."""
+    """(session key, entry) of entries without a vector of ``identity``, those without any first, shared ones once."""
     embedder = _embedder(db, identity)
     found: list[tuple[int, StoredEntry]] = []
     for compared in ("<", ">"):
         rows = db.execute(
-            f"SELECT e.session_key, {_ENTRY} FROM {_FROM} WHERE e.embedder {compared} ? "
+            f"SELECT e.session_key, {_ENTRY} FROM {_FROM} WHERE e.embedder {compared} ? AND e.origin IS NULL "
             "ORDER BY e.embedder, e.id LIMIT ?",
             (embedder, limit - len(found)),
         )

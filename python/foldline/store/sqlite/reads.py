@@ -21,7 +21,10 @@ from foldline.store.listing import listed
 from foldline.store.sqlite import memory
 from foldline.store.sqlite.writes import REPEAT_SECONDS
 
-_ROW = "offset, kind, run_id, pinned, tokens, bytes, revision, body, place"
+_ROW = (
+    "offset, kind, run_id, pinned, tokens, bytes, revision, "
+    "iif(origin IS NULL, body, (SELECT o.body FROM archive_row o WHERE o.id = archive_row.origin)), place"
+)
 _REWRITE = "revision, kind, parent_revision, active, digest, time, record, note"
 
 
@@ -105,6 +108,11 @@ class SqliteReads:
                 (key, after, last, limit),
             ).fetchall()
         return [_row(row) for row in rows]
+
+    def last_offset(self, key: int, revision: int) -> int:
+        """The last offset that was given up to a revision; 0 for none."""
+        with self._snapshot() as db:
+            return _last_offset(db, key, revision)
 
     def count_rows(self, key: int) -> int:
         with self._reading() as db:

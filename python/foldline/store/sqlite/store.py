@@ -11,12 +11,12 @@ from typing import Literal, TypeVar
 
 from foldline.domain.enums import RevisionKind
 from foldline.domain.events import Event
-from foldline.domain.ports import Archive, Batch, Rewrite, StoredRequest
+from foldline.domain.ports import Archive, Batch, Fork, Rewrite, StoredRequest
 from foldline.domain.session import Session
 from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
-from foldline.store.sqlite import deletion, memory, writes
+from foldline.store.sqlite import deletion, forking, memory, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
@@ -121,7 +121,10 @@ class SqliteStore(SqliteReads):
         now = self._clock()
         session = archive.session
         writes.check_rows(archive.rows, -1, session)
-        index = segment([entry for entry, _ in archive.entries])
+        published = [
+            (revision, entries, segment([entry for entry, _ in entries]))
+            for revision, entries in forking.by_fold(archive)
+        ]
 
         def write(db: sqlite3.Connection) -> Session:
             stored = writes.insert_session(db, session)
@@ -131,9 +134,26 @@ class SqliteStore(SqliteReads):
             writes.put_calls(db, key, archive.calls)
             writes.put_closed_runs(db, key, archive.closed_runs)
             writes.import_events(db, key, archive.events)
-            memory.insert_entries(db, key, archive.entries, index)
+            for revision, entries, index in published:
+                memory.insert_entries(db, key, entries, index, revision)
             if request:
                 writes.insert_request(db, session.tenant, 0, request, now)
+            return stored
+
+        return self._write(write)
+
+    def fork_session(self, fork: Fork, request: StoredRequest | None) -> Session:
+        """Writes a fork in one transaction, sharing what is large with its source (X3); returns its state with its key.
+
+        Raises:
+            FoldlineError: SESSION_EXISTS; SESSION_NOT_FOUND where the source is gone.
+        """
+        now = self._clock()
+
+        def write(db: sqlite3.Connection) -> Session:
+            stored = forking.write_fork(db, fork, now)
+            if request:
+                writes.insert_request(db, stored.tenant, 0, request, now)
             return stored
 
         return self._write(write)

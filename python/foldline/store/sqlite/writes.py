@@ -102,7 +102,7 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
         # M7: a scope that was dropped while its fold was under way takes nothing in, and the fold's record says so.
         rewrite, events = rewrite and _without_memory(rewrite), tuple(_without_memory(e) for e in events)
     elif batch.publish:
-        memory.publish(db, key, batch.publish, index)
+        memory.publish(db, key, batch.publish, index, session.revision)
     if batch.visible is not None:
         memory.show_only(db, key, batch.visible)
     if rewrite:
