@@ -234,6 +234,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
         superseded: superseded system rows that are still active.
         policy: the session's own partial policy, dotted names.
         last_prepared: offsets count and revision of the last prepared request, for ``stable_prefix_rows``.
+        forked_from: id of the session that this one was forked from, empty for none (X3).
     """
 
     key: int
@@ -263,6 +264,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     answer_usage: Usage = Usage()
     summary_totals: tuple[SourceTotals, ...] = ()
     memory_dropped: bool = False
+    forked_from: str = ""
 
 
 class ClosedRun(msgspec.Struct, frozen=True, omit_defaults=True):
