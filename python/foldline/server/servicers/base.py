@@ -34,7 +34,7 @@ class Settings:
     version: str
     core_version: str
     max_message_bytes: int
-    heartbeat_interval: float = 15.0
+    heartbeat_interval: float
     start_time: float = field(default_factory=time.time)
     store: str = "sqlite"
     embedder: str = ""
@@ -137,7 +137,6 @@ NOT_YET = {
     "CompactTranscript": "fold a transcript that the host keeps",
     "CommitProjection": "publish the memory of a host-owned fold",
     "AbortProjection": "drop the memory of a host-owned fold",
-    "BoundResults": "shorten tool results to a limit without a session",
     "Curate": "let a host write summaries or plan folds itself",
     "GetMemory": "read one memory entry",
     "EnumerateScope": "page through a session's memory",
