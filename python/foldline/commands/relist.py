@@ -151,7 +151,7 @@ def _commit(
     folded = folded_offsets(rewrites, parent if kind is RevisionKind.RESTORE else session.revision)
     sizes = {r.offset: (r.tokens, r.bytes) for r in after}
     rows = [to_row(r) for r in after]
-    callers = _callers(services, session, rows, folded)
+    callers = callers_waiting(services, session, rows, folded)
     relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers)
     active = to_ranges(offsets)
     payload = [msgspec.json.encode(active)]
@@ -189,7 +189,7 @@ def _commit(
     return answer
 
 
-def _callers(
+def callers_waiting(
     services: Services, session: Session, after: Sequence[Row], folded: set[int]
 ) -> dict[tuple[int, str], CallState]:
     """The calls of folded rows that wait for a result once ``after`` is the list."""

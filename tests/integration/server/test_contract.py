@@ -215,7 +215,6 @@ class TestRepeats:
 
 RAW = {"raw": {"format": "FORMAT_OPENAI_CHAT", "json": "W10="}}
 ANNOUNCED: dict[str, dict[str, Any]] = {
-    "SessionService/ForkSession": {"session_id": "s"},
     "CompactionService/SaveCheckpoint": {"session_id": "s", "description": "d"},
     "CompactionService/ListCheckpoints": {"session_id": "s"},
     "CompactionService/GetCheckpoint": {"session_id": "s", "checkpoint_id": "c"},

@@ -346,9 +346,11 @@ def _not_ready(_: Client, folder: Path) -> Refusal:
         return refused(client.session.CreateSession, create("s"))
 
 
-@case("NOT_YET", method="ForkSession", will=None)
+@case("NOT_YET", method="policy.archive.retention", will=None)
 def _not_yet(client: Client, _: Path) -> Refusal:
-    return refused(client.session.ForkSession, session_service_pb2.ForkSessionRequest(session_id=session_of(client)))
+    request = create("knob")
+    request.policy.archive.retention.FromSeconds(86_400)
+    return refused(client.session.CreateSession, request)
 
 
 @case("STORE_CORRUPT", record="Session")

@@ -130,7 +130,6 @@ def _parameters(request: Message) -> str:
 
 
 NOT_YET = {
-    "ForkSession": "fork a session at a revision, with the archive and memory up to it",
     "SaveCheckpoint": "save a checkpoint and fold, or trim the oldest completed calls",
     "ListCheckpoints": "list a session's checkpoints",
     "GetCheckpoint": "read one checkpoint",

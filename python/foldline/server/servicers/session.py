@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from foldline.commands import list_rows, relist, sessions, transfer
+from foldline.commands import fork_session, list_rows, relist, sessions, transfer
 from foldline.commands.render_transcript import render_transcript
 from foldline.commands.verify_session import verify_session
 from foldline.domain.enums import Ownership, RowView
@@ -24,7 +24,6 @@ from foldline.server.servicers.base import (
     LONG_PAGE,
     Servicer,
     caller_of,
-    not_yet,
     optional,
     page_size,
     page_token,
@@ -39,8 +38,6 @@ MAX_FAULTS = 1024
 
 
 class SessionServicer(Servicer, rpc.SessionServiceServicer):
-    ForkSession = not_yet("ForkSession")
-
     def CreateSession(
         self, request: pb.CreateSessionRequest, context: grpc.ServicerContext
     ) -> pb.CreateSessionResponse:
@@ -93,6 +90,16 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
         caller = caller_of(request, context, "DeleteSession")
         sessions.delete_session(self.services, caller, request.session_id, request.request_id)
         return pb.DeleteSessionResponse()
+
+    def ForkSession(self, request: pb.ForkSessionRequest, context: grpc.ServicerContext) -> pb.ForkSessionResponse:
+        view = fork_session.fork_session(
+            self.services, caller_of(request, context, "ForkSession"),
+            fork_session.NewFork(
+                request.session_id, request.fork_session_id, revision=optional(request, "revision"),
+                offset=optional(request, "offset"), labels=dict(request.labels), request_id=request.request_id,
+            ),
+        )  # fmt: skip
+        return pb.ForkSessionResponse(session=wire_session(view.session))
 
     def AppendRows(self, request: pb.AppendRowsRequest, context: grpc.ServicerContext) -> pb.AppendRowsResponse:
         return steps.append(self.services, request, context)

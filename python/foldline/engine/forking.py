@@ -1,0 +1,199 @@
+"""The state that a fork starts with (X3): the source's at the fork point, less what is the source's alone.
+
+The state of an earlier revision is not kept. It is derived from the list and the folds of then, and where these do not
+tell, from what has become of it since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from foldline.domain.changes import replace
+from foldline.domain.enums import RevisionKind
+from foldline.domain.models import Usage
+from foldline.domain.policy import Policy
+from foldline.domain.ports import CallUpdate, Rewrite
+from foldline.domain.rows import AssistantRow, Row
+from foldline.domain.session import Cadence, CallState, Prepared, Session
+from foldline.engine.cadence import transcript_grew
+from foldline.engine.relisting import Sizes, relist
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A session at an earlier revision, as its archive tells of it.
+
+    Attributes:
+        digest: head of the digest chain at the revision.
+        through: last offset that was given up to it.
+        rows, sizes: the active rows, in list order.
+        rewrites: up to it, by revision.
+        folded: offsets that are folded in its lineage.
+        callers: the calls of folded rows that wait for a result, as new, by (offset, id).
+        summaries: tokens of the summaries of the last folds up to it, after the factor (C4).
+    """
+
+    revision: int
+    digest: str
+    through: int
+    rows: Sequence[Row]
+    sizes: Sizes
+    rewrites: Sequence[Rewrite]
+    folded: AbstractSet[int]
+    callers: Mapping[tuple[int, str], CallState]
+    summaries: tuple[int, ...]
+    media_tokens: int
+
+    @property
+    def folds(self) -> list[Rewrite]:
+        return [r for r in self.rewrites if r.kind is RevisionKind.FOLD]
+
+
+def forked(
+    session: Session, *, session_id: str, tenant: str, create_time: str, labels: Mapping[str, str]
+) -> Session:  # fmt: skip
+    """A fork of a session at its revision (X3): its own id and totals, no count, anchor, fact or open run.
+
+    A cooldown and what sources cost go by the clock, not by the list: they hold for the fork as they do here.
+    """
+    last = session.last_prepared
+    return replace(
+        session,
+        key=0,
+        tenant=tenant,
+        session_id=session_id,
+        create_time=create_time,
+        labels=dict(labels),
+        forked_from=session.session_id,
+        open_run=None,
+        answers=0,
+        answer_usage=Usage(),
+        summary_totals=(),
+        cadence=replace(
+            session.cadence, count=None, anchor=None, did_not_fit=None, fit_attempts=0, last_skip=None, warned=(),
+            ahead_drops=0,
+        ),
+        # Providers still hold the prefix of that request; its answer is the source's.
+        last_prepared=last and replace(last, prepare_id=""),
+    )  # fmt: skip
+
+
+def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> tuple[Session, tuple[CallUpdate, ...]]:
+    """The state of a session as of an earlier revision, and the calls whose newest record is of later.
+
+    Args:
+        threshold: T of now, where the T that a fold was judged by is no longer known (C3).
+    """
+    relisted = relist(
+        replace(session, open_run=None), (), past.rows, past.folded, past.sizes, past.revision, past.callers
+    )
+    carried = _carried(session, past.rows)
+    state = replace(
+        relisted.session,
+        open_run=None,
+        revision=past.revision,
+        digest=past.digest,
+        next_offset=past.through + 1,
+        folds=len(past.folds),
+        calls=_calls(relisted.session.calls, past.rows, carried),
+        carried_through=carried,
+        prepared_through=min(session.prepared_through, carried),
+        last_prepared=_prepared(session, past),
+        media_tokens=past.media_tokens,
+    )
+    gone = {s.offset for s in state.superseded}
+    counted = {o: tokens for o, (tokens, _) in past.sizes.items() if o not in gone}
+    record = _cadence(session, past, counted, threshold)
+    return replace(state, cadence=transcript_grew(record, sum(counted.values()), policy)), relisted.calls
+
+
+def removed_calls(
+    recorded: Sequence[CallUpdate], past: Past, made: Mapping[int, int]
+) -> tuple[CallUpdate, ...]:  # fmt: skip
+    """Calls that were gone at an earlier revision and whose record names a later one, or none (R3).
+
+    Args:
+        made: revision that made each call's row, by offset.
+    """
+    active = {r.offset for r in past.rows}
+    found = []
+    for call in recorded:
+        there = call.offset > past.through or call.offset in active or call.offset in past.folded
+        if there or (call.removed_by is not None and call.removed_by <= past.revision):
+            continue
+        found.append(CallUpdate(call.offset, call.call_id, removed_by=_remover(call.offset, past, made[call.offset])))
+    return tuple(found)
+
+
+def _remover(offset: int, past: Past, made: int) -> int | None:
+    """The first of the rewrites since a row was there last."""
+    remover = None
+    for rewrite in reversed(past.rewrites):
+        if rewrite.revision < made or any(first <= offset <= last for first, last in rewrite.active):
+            break
+        remover = rewrite.revision
+    return remover
+
+
+def _carried(session: Session, rows: Sequence[Row]) -> int:
+    """What the newest answer tells: what came before it was in its request, or in an earlier one (§1 carried)."""
+    newest = max((r.offset for r in rows if isinstance(r.body, AssistantRow)), default=1)
+    return min(session.carried_through, newest - 1)
+
+
+def _calls(calls: Sequence[CallState], rows: Sequence[Row], carried: int) -> tuple[CallState, ...]:
+    """What was sent in place of results by then (R5), and which calls a run had left behind (R3)."""
+    current = next((r.run_id for r in reversed(rows) if r.run_id), "")
+    found = []
+    for call in calls:
+        call = replace(call, closed=call.closed and call.run_id != current)
+        if call.offset > carried:
+            call = replace(call, placeholder="")
+        elif not (call.answered or call.folded or call.interim or call.placeholder):
+            call = replace(call, placeholder="not_completed" if call.closed else "pending")
+        found.append(call)
+    return tuple(found)
+
+
+def _prepared(session: Session, past: Past) -> Prepared | None:
+    """What the session's requests look like, where one was made by then; none of what it sent is known to be cached."""
+    last = session.last_prepared
+    if last is None or not (past.folds or any(r.run_id for r in past.rows)):
+        return None
+    return replace(last, revision=past.revision, rewrites=session.rewrites, rows=0, first_bounded=None, paused=None)
+
+
+def _cadence(session: Session, past: Past, counted: Mapping[int, int], threshold: int) -> Cadence:
+    """The record of then: boundaries are those up to the newest fold, and one for each answer since."""
+    record, folds = session.cadence, past.folds
+    fold = folds[-1].record if folds else None
+    since, before = (fold.summary_offset, fold.boundary + 1) if fold else (0, 0)
+    answers = sum(
+        1 for r in past.rows if isinstance(r.body, AssistantRow) and r.body.derived_from is None and r.offset > since
+    )
+    boundaries = min(record.boundaries, before + answers)
+    last_fold = fold.boundary if fold else None
+    # Without a later fold the last attempt may be of then, too.
+    last_attempt = record.last_attempt if len(folds) == session.folds else None
+    if last_attempt is None or last_attempt >= boundaries:
+        last_attempt = last_fold
+    newest = next((r for r in reversed(past.rewrites) if r.kind in (RevisionKind.FOLD, RevisionKind.RESTORE)), None)
+    left = newest.record.tokens_after if newest and newest.record else None
+    guarded = None
+    if newest is not None and newest.record is None:
+        guarded = sum(
+            tokens for o, tokens in counted.items() if any(first <= o <= last for first, last in newest.active)
+        )
+    known = left is not None and left == record.left_tokens
+    return replace(
+        record,
+        boundaries=boundaries,
+        last_fold=last_fold,
+        last_attempt=last_attempt,
+        left_tokens=left,
+        left_threshold=None if left is None else record.left_threshold if known else threshold,
+        summary_sizes=past.summaries,
+        restored_tokens=guarded,
+    )
