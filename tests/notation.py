@@ -26,14 +26,14 @@ _KINDS = {
     "K": RowKind.COMPACTION_SUMMARY,
     "X": RowKind.PROVIDER_COMPACTION,
 }
-_WORD = re.compile(r"([SNUIARKX])(?:\(([^)]*)\))?(?:@(\w+))?([!~?^>-]*)(?:=(\d+))?$")
+WORD = re.compile(r"([SNUIARKX])(?:\(([^)]*)\))?(?:@(\w+))?([!~?^>-]*)(?:=(\d+))?$")
 
 
 def facts(words: str) -> tuple[RowFacts, ...]:
     rows: list[RowFacts] = []
     made: dict[str, int] = {}
     for offset, word in enumerate(words.split(), start=1):
-        match = _WORD.match(word)
+        match = WORD.match(word)
         assert match, word
         letter, inner, run, flags, tokens = match.groups()
         calls = tuple(inner.split(",")) if inner else ()
@@ -78,7 +78,8 @@ def snapshot(
     rows = facts(words)
     opened = None
     if run:
-        opened = OpenRun(run, 0, request[-1] + 1 if request else len(rows) + 1, 0.0, request, continues)
+        first = request[-1] + 1 if request else len(rows) + 1
+        opened = OpenRun(run, 0, first, 0.0, request=request, continues=continues)
     last = len(rows)
     return Snapshot(
         revision=1,

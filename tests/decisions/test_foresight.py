@@ -1,4 +1,4 @@
-"""CheckPressure and PlanCompaction say what would happen; a manual fold leaves room for what is sent beside the rows."""
+"""CheckPressure and PlanCompaction say what would happen; a manual fold leaves room for all that is sent."""
 
 from __future__ import annotations
 
