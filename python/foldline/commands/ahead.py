@@ -103,7 +103,8 @@ def _write(services: Services, live: LiveSession, mine: Ahead) -> None:
     except SummaryFailed as error:
         failure = error
     except BaseException as error:  # A panic of the core is no Exception.
-        log.error("a summary ahead of need failed", fold_id=mine.fold_id, exc_info=error)
+        if not services.workers.stopping.is_set():
+            log.error("a summary ahead of need failed", fold_id=mine.fold_id, exc_info=error)
         failure = SummaryFailed(FailureKind.INTERNAL, type(error).__name__)
     with live.locked():
         mine.written = written
@@ -112,6 +113,8 @@ def _write(services: Services, live: LiveSession, mine: Ahead) -> None:
             _dropped(services, live, mine, "the rows that it covers changed")
             return
         if written is not None and mine.wanted is None:
+            # The rows can be read again; held by every session near its threshold they would fill the memory.
+            mine.attempt = replace(attempt, rows={}, stored={})
             return
         live.ahead = None
         outcome: FoldOutcome | Written | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from foldline.commands import ahead
+from foldline.commands.answer_usage import keep
 from foldline.commands.append_rows import count_imported
 from foldline.commands.attempts import note_skip
 from foldline.commands.draft import Draft
@@ -15,7 +16,7 @@ from foldline.commands.fold import run_fold
 from foldline.commands.fold_parts import FoldOutcome, FoldRequest
 from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
-from foldline.commands.inputs import RowsInput, read_input
+from foldline.commands.inputs import Input, RowsInput, read_input
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
@@ -35,7 +36,7 @@ from foldline.commands.reply import (
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import facts_of_stored
-from foldline.commands.summarizing import is_external, is_paid
+from foldline.commands.summarizing import is_external, is_paid, source_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import (
     Action,
@@ -46,6 +47,7 @@ from foldline.domain.enums import (
     RowKind,
     RunOutcome,
     SkipReason,
+    SummarySource,
     WarningCode,
 )
 from foldline.domain.errors import FoldlineError, Reason
@@ -55,7 +57,7 @@ from foldline.domain.models import Usage
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import StoredRow, Tools
 from foldline.domain.pressure import Limits, PressureReport
-from foldline.domain.rows import AssistantRow, ModelRef, NewRow, calls_of
+from foldline.domain.rows import AssistantRow, ModelRef, calls_of
 from foldline.domain.session import OpenRun, Prepared, Session
 from foldline.engine import cadence
 from foldline.engine.appending import joins_request, mark_sent
@@ -169,13 +171,12 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, RUN_ALREADY_OPEN (L4), RUN_NOT_OPEN (L5,
-            or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID, NOT_YET and what
-            an append refuses. In every case nothing was written: once the rows are in, the call is answered, also
+            or a closed run's id), PREPARE_NOT_FOUND, TOOLS_UNKNOWN, FIELD_VALIDATION, FORMAT_INVALID and what an append
+            refuses. In every case nothing was written: once the rows are in, the call is answered, also
             where another caller closed its run meanwhile. What ``encode`` raises; after a fold the rows are in then,
             and a repeat of the request appends nothing.
     """
-    services.formats.require(request.reply.format)
-    rows, row_warnings = read_input(services, request.append)
+    appended = read_input(services, request.append)
     with services.sessions.use(caller.tenant, request.session_id) as live:
         with live.locked():
             found = repeated(services, caller, live.session.key, request.request_id)
@@ -183,11 +184,11 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
             if seen is not None and seen.decided is not None:
                 return encode(PreparedRequest(seen.decided, _content_again(services, live, request, seen.decided)))
             draft = Draft(services, live)
-            boundary = _boundary(services, draft, request, row_warnings, seen)
+            boundary = _boundary(services, draft, request, appended.warnings, seen)
             exact = host_exact(services, live, request.reply, request.shape)
             if seen is None:
                 require_revision(live.session, request.expected_revision)
-                _enter(services, draft, boundary, rows)
+                _enter(services, draft, boundary, appended)
             exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             report = measure(known, draft.session.cadence, boundary.limits)
@@ -243,7 +244,7 @@ def _boundary(
     return _Boundary(request, policy, limits, tools, entered, list(warnings))
 
 
-def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence[NewRow]) -> None:
+def _enter(services: Services, draft: Draft, boundary: _Boundary, appended: Input) -> None:
     """Takes the previous answer, the run and the new rows, and counts the boundary (§3.1, L4, L5)."""
     request = boundary.request
     usage, counted = None, False
@@ -258,7 +259,8 @@ def _enter(services: Services, draft: Draft, boundary: _Boundary, rows: Sequence
         _refuse_closed(services, draft, request.run_id)
     if asked.closes is not None:
         _supersede(draft, asked.closes, request.run_id, expired=asked.expired)
-    draft.append(rows, request.run_id)
+    draft.append(appended.rows, request.run_id)
+    keep(draft, appended.usages)
     count_imported(draft)
     first, last = (draft.rows[0].offset, draft.rows[-1].offset) if draft.rows else (0, 0)
     boundary.entered = _Entered(first, last, usage, counted)
@@ -488,8 +490,11 @@ def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Actio
             bounded=tuple(replace(r, text="") for r in results), limit=bound.limit,
             cause="bytes" if bound.by_bytes else "tokens",
         )  # fmt: skip
-    if boundary.policy.auto_compact and (results or action is Action.TOO_LARGE):
-        cause = "too_large" if action is Action.TOO_LARGE else "bounded"
+    too_large = action is Action.TOO_LARGE
+    # F12: a compactor's plan must not be overruled because results were bounded.
+    compacts = source_of(draft.services, boundary.policy) is SummarySource.COMPACTOR
+    if boundary.policy.auto_compact and (too_large or (results and not compacts)):
+        cause = "too_large" if too_large else "bounded"
         if draft.session.cadence.did_not_fit is None:
             draft.event(EventKind.DID_NOT_FIT_RECORDED, run_id=run.run_id if run else "", cause=cause, tokens=tokens)
         draft.session = replace(draft.session, cadence=cadence.did_not_fit(draft.session.cadence, cause))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -17,44 +17,63 @@ LOCAL_THREADS, PAID_THREADS = 1, 32
 class Workers:
     """Runs folds; one that a caller waits for starts at once, one ahead of need when there is a thread.
 
-    ``stopping`` is set when the server stops: whoever works then writes nothing more.
+    Threads are daemons: a source that takes a minute must not hold up the end of the process, and what it writes then
+    is void anyway. ``stopping`` is set when the server stops.
     """
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
         self._running: set[threading.Thread] = set()
         self._lock = threading.Lock()
-        self._ahead = {
-            paid: ThreadPoolExecutor(threads, thread_name_prefix=f"ahead-{'paid' if paid else 'local'}")
-            for paid, threads in ((False, LOCAL_THREADS), (True, PAID_THREADS))
+        self._most = {False: LOCAL_THREADS, True: PAID_THREADS}
+        self._busy = {False: 0, True: 0}
+        self._waiting: dict[bool, deque[tuple[Callable[[], None], Callable[[], None]]]] = {
+            False: deque(),
+            True: deque(),
         }
 
     def now(self, work: Callable[[], None]) -> None:
         """Runs ``work`` on a thread of its own."""
-        thread = threading.Thread(target=lambda: self._run(work), name="fold", daemon=True)
+        self._start(lambda: _logged(work), "fold")
+
+    def ahead(self, work: Callable[[], None], *, paid: bool, dropped: Callable[[], None]) -> None:
+        """Runs ``work`` when a thread for such work is free, or ``dropped`` where the server stops before."""
+        with self._lock:
+            if not self.stopping.is_set():
+                self._waiting[paid].append((work, dropped))
+                if self._busy[paid] >= self._most[paid]:
+                    return
+                self._busy[paid] += 1
+        if self.stopping.is_set():
+            dropped()
+        else:
+            self._start(lambda: self._drain(paid), "ahead")
+
+    def _drain(self, paid: bool) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting[paid]:
+                    self._busy[paid] -= 1
+                    return
+                work, dropped = self._waiting[paid].popleft()
+            _logged(dropped if self.stopping.is_set() else work)
+
+    def _start(self, work: Callable[[], None], name: str) -> None:
+        def run() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._running.discard(thread)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
         with self._lock:
             self._running.add(thread)
         thread.start()
 
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            _logged(work)
-        finally:
-            with self._lock:
-                self._running.discard(threading.current_thread())
-
-    def ahead(self, work: Callable[[], None], *, paid: bool, dropped: Callable[[], None]) -> None:
-        """Runs ``work`` when a thread for such work is free, or ``dropped`` where the server stops."""
-        if self.stopping.is_set():
-            dropped()
-            return
-        self._ahead[paid].submit(lambda: dropped() if self.stopping.is_set() else _logged(work))
-
     def stop(self, seconds: float) -> None:
         """Lets what is under way end for a while; what does not is ended as interrupted at the next start (§13)."""
         self.stopping.set()
-        for pool in self._ahead.values():
-            pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             running = list(self._running)
         for thread in running:

@@ -278,44 +278,44 @@ def answered(
     estimate: int,
     media_tokens: int = 0,
     answer_tokens: int = 0,
-    aggregated: bool = False,
-    model: ModelRef | None = None,
 ) -> tuple[Cadence, UsageVerdict]:
     """Takes an answer and its usage, which may also come later, in a second call for the same request (L1, 4.3, 4.4).
 
     Args:
-        prepared: the request that was answered; ``request_bytes`` is of its whole body.
+        prepared: the request that was answered; ``request_bytes`` is of its whole body, ``model`` and ``window`` are
+            those of the model that answered.
         usage: normalised; None where the answer carries none (yet).
         revisions_only_appends: every revision since the request was an append that superseded no system row.
         estimate: tokens the request was estimated at, tools included, after the factor.
         media_tokens: part of ``estimate`` that stands for media, which are counted high.
         answer_tokens: raw estimate of the rows that were appended with the answer, all that its output made; 0 where
             some were dropped or come otherwise.
-        aggregated: the usage sums several calls and is no reading.
-        model: who answered, where the host says another than it asked for.
     """
     newest = prepared.boundary >= cadence.boundaries - 1
     if newest:
         cadence = replace(cadence, fit_attempts=0, did_not_fit=cadence.did_not_fit if prepared.bounded else None)
     count = None if usage is None else usage.input_tokens
-    if not count:
+    if usage is None or not count:
         return cadence, UsageVerdict(warning=None if usage is None else WarningCode.USAGE_MISSING)
-    if aggregated:
+    if usage.aggregated:
         return cadence, UsageVerdict(count, warning=WarningCode.USAGE_AGGREGATED)
     if is_outlier(count, prepared, estimate, media_tokens):
         return cadence, UsageVerdict(count, warning=WarningCode.USAGE_OUTLIER)
     # Media are counted high on purpose: a request that is mostly media says little about text.
     learn = not prepared.bounded and media_tokens * 10 <= estimate
-    if not revisions_only_appends or _has_newer_anchor(cadence, prepared):
+    anchored = 0 if cadence.anchor is None else cadence.anchor.revision
+    counted = 0 if cadence.count is None else max(cadence.count.revision, anchored)
+    if not revisions_only_appends or counted > prepared.revision and anchored > prepared.revision:
         return cadence, UsageVerdict(count, learn=learn)
-    by = prepared.model if model is None else model
-    cadence = replace(cadence, count=Reading(count, by))
-    if prepared.bounded:
-        return cadence, UsageVerdict(count, counted=True)
-    anchor = Anchor(count, prepared.revision, prepared.covered_tokens, by)
-    if usage is not None and _counts_the_rows(usage.output_tokens, answer_tokens):
+    newest = counted <= prepared.revision
+    if newest:
+        cadence = replace(cadence, count=Reading(count, prepared.model, prepared.revision))
+    if prepared.bounded or anchored > prepared.revision:
+        return cadence, UsageVerdict(count, counted=newest)
+    anchor = Anchor(count, prepared.revision, prepared.covered_tokens, prepared.model)
+    if _counts_the_rows(usage.output_tokens, answer_tokens):
         anchor = replace(anchor, output_tokens=usage.output_tokens or 0, output_covered=answer_tokens)
-    return replace(cadence, anchor=anchor), UsageVerdict(count, counted=True, anchored=True, learn=learn)
+    return replace(cadence, anchor=anchor), UsageVerdict(count, counted=newest, anchored=True, learn=learn)
 
 
 def is_outlier(count: int, prepared: Prepared, estimate: int, media_tokens: int) -> bool:
@@ -400,9 +400,11 @@ def ahead_dropped(cadence: Cadence) -> Cadence:
 def ahead_due(report: PressureReport, cadence: Cadence, policy: Policy, *, now: float, paid: bool) -> bool:
     """Whether summaries are to be written ahead of need (A1): near enough to T, and nothing speaks against a call.
 
-    Boundary 0 is left alone as in C1; cooldown and budget hold (A2), and two drops in a row end it for the run (A3).
+    Boundary 0 is left alone as in C1, and one that has just had its fold; cooldown and budget hold (A2), and two drops in a row end it for the run (A3).
     """
     if not policy.auto_compact or cadence.boundaries <= 1 or cadence.ahead_drops >= AHEAD_DROPS:
+        return False
+    if cadence.boundaries - 1 in (cadence.last_fold, cadence.last_attempt):
         return False
     if cools(cadence, now) or (paid and budget_spent(cadence, policy, now=now)):
         return False
@@ -508,7 +510,3 @@ def _counts_the_rows(output_tokens: int | None, answer_tokens: int) -> bool:
         return False
     low, high = ANSWER_RATIOS
     return low * answer_tokens <= output_tokens <= high * answer_tokens + ANSWER_ALLOWANCE
-
-
-def _has_newer_anchor(cadence: Cadence, prepared: Prepared) -> bool:
-    return cadence.anchor is not None and cadence.anchor.revision > prepared.revision
