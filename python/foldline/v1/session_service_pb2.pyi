@@ -454,12 +454,14 @@ class ForkSessionRequest(_message.Message):
     request_id: _builtins.str
     """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised."""
     revision: _builtins.int
-    """Revision the fork holds."""
+    """Revision the fork holds; 0 is the empty transcript. Unknown ones fail with `REVISION_NOT_FOUND`."""
     offset: _builtins.int
-    """Offset the fork holds last: the last revision before a later row."""
+    """Offset the fork holds last: the last revision before a later row. Rows that were appended together stay
+    together, so that the fork may end before it.
+    """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Labels of the fork. At most 64 pairs."""
+        """Labels of the fork; those of the session do not come along. At most 64 pairs."""
 
     def __init__(
         self,

@@ -163,8 +163,10 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkSession(self, request, context):
-        """Makes a session that holds another up to a revision (X3). Idempotent by `request_id`. Until it is built,
-        answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Makes a session that holds another up to a revision (X3): archive, history, memory, pins, policy and cadence.
+        Events, usage and an open run stay behind: the run's id is spent in the fork, and another run continues it.
+        Idempotent by `request_id`. Fails with `SESSION_EXISTS` where the tenant has the id already, and with
+        `FOLD_IN_PROGRESS` where a fork of the current revision waited for a fold until the deadline (L2).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,8 +46,10 @@ class SessionServiceStub:
     `request_id`.
     """
     ForkSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ForkSessionRequest, _session_service_pb2.ForkSessionResponse]
-    """Makes a session that holds another up to a revision (X3). Idempotent by `request_id`. Until it is built,
-    answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Makes a session that holds another up to a revision (X3): archive, history, memory, pins, policy and cadence.
+    Events, usage and an open run stay behind: the run's id is spent in the fork, and another run continues it.
+    Idempotent by `request_id`. Fails with `SESSION_EXISTS` where the tenant has the id already, and with
+    `FOLD_IN_PROGRESS` where a fork of the current revision waited for a fold until the deadline (L2).
     """
     AppendRows: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AppendRowsRequest, _session_service_pb2.AppendRowsResponse]
     """Appends rows outside a model call, all or none (R1). Idempotent by `request_id`."""
@@ -96,8 +98,10 @@ class SessionServiceAsyncStub(SessionServiceStub):
     `request_id`.
     """
     ForkSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ForkSessionRequest, _session_service_pb2.ForkSessionResponse]  # type: ignore[assignment]
-    """Makes a session that holds another up to a revision (X3). Idempotent by `request_id`. Until it is built,
-    answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Makes a session that holds another up to a revision (X3): archive, history, memory, pins, policy and cadence.
+    Events, usage and an open run stay behind: the run's id is spent in the fork, and another run continues it.
+    Idempotent by `request_id`. Fails with `SESSION_EXISTS` where the tenant has the id already, and with
+    `FOLD_IN_PROGRESS` where a fork of the current revision waited for a fold until the deadline (L2).
     """
     AppendRows: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AppendRowsRequest, _session_service_pb2.AppendRowsResponse]  # type: ignore[assignment]
     """Appends rows outside a model call, all or none (R1). Idempotent by `request_id`."""
@@ -179,8 +183,10 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.ForkSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.ForkSessionResponse, _abc.Awaitable[_session_service_pb2.ForkSessionResponse]]:
-        """Makes a session that holds another up to a revision (X3). Idempotent by `request_id`. Until it is built,
-        answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Makes a session that holds another up to a revision (X3): archive, history, memory, pins, policy and cadence.
+        Events, usage and an open run stay behind: the run's id is spent in the fork, and another run continues it.
+        Idempotent by `request_id`. Fails with `SESSION_EXISTS` where the tenant has the id already, and with
+        `FOLD_IN_PROGRESS` where a fork of the current revision waited for a fold until the deadline (L2).
         """
 
     @_abc_1.abstractmethod
