@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 from foldline.config import Config
-from foldline.domain.ports import Summarizer
+from foldline.domain.ports import Compactor, Summarizer
 from foldline.server import app
 from foldline.v1 import (
     admin_service_pb2_grpc,
@@ -137,9 +137,10 @@ def started(
     settings: Mapping[str, Any] | None = None,
     summarizer: Summarizer | None = None,
     clock: Callable[[], float] = time.time,
+    compactor: Compactor | None = None,
 ) -> Iterator[app.Server]:
     """A server of this process that listens and is not ready."""
-    server = app.build(config_of(folder, settings), summarizer, clock)
+    server = app.build(config_of(folder, settings), summarizer, clock, compactor)
     try:
         server.start()
         yield server
@@ -153,9 +154,10 @@ def running_server(
     settings: Mapping[str, Any] | None = None,
     summarizer: Summarizer | None = None,
     clock: Callable[[], float] = time.time,
+    compactor: Compactor | None = None,
 ) -> Iterator[Client]:
     """A client of a server of this process, over TCP."""
-    with started(folder, settings, summarizer, clock) as server:
+    with started(folder, settings, summarizer, clock, compactor) as server:
         server.ready()
         with Client(server.addresses[0]) as client:
             yield client

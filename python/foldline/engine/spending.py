@@ -1,4 +1,4 @@
-"""What a call of a source cost (S5)."""
+"""What a call of a source cost (S5, C6)."""
 
 from __future__ import annotations
 
