@@ -399,7 +399,8 @@ def _answer(
             request_tokens=tokens - bound.tokens_saved + beside, request_bytes=report.body_bytes,
             bounded=bool(bound.results), beside_tokens=beside,
             beside_bytes=request.shape.beside_bytes(boundary.tools),
-            model=known.model, window=limits.ceiling, media_tokens=draft.session.media_tokens, first_bounded=position,
+            model=known.model, window=services.model(known.model).context_window, ceiling=limits.ceiling,
+            media_tokens=draft.session.media_tokens, first_bounded=position,
             paused=_position(live, draft, run.paused) if run is not None and run.paused else None,
         )
     )  # fmt: skip

@@ -28,11 +28,7 @@ class RenderedTranscript:
 def render_rows(
     services: Services, session: Session, rows: Sequence[Row], fmt: Format, bounded: Mapping[int, str] | None = None
 ) -> RenderedTranscript:
-    """Lowers rows to a format; ``bounded`` replaces the text of results by offset (B2).
-
-    Raises:
-        FoldlineError: NOT_YET for a format that is not there yet.
-    """
+    """Lowers rows to a format; ``bounded`` replaces the text of results by offset (B2)."""
     folded = services.store.read_rows(session.key, archived_calls(rows))
     arrangement = arrange(
         rows, open_run=session.open_run, calls=session.calls, bounded=bounded or {},
@@ -49,7 +45,7 @@ def render_transcript(
     """Renders what the next request would be built from, or the list of an earlier revision; changes nothing.
 
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, REVISION_NOT_FOUND, NOT_YET.
+        FoldlineError: SESSION_NOT_FOUND, REVISION_NOT_FOUND.
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():

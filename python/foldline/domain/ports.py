@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from foldline.domain.arrangement import Arrangement
 from foldline.domain.enums import Format, RevisionKind
@@ -26,6 +26,9 @@ from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, Memo
 from foldline.domain.models import Factor
 from foldline.domain.rows import ModelRef, NewRow, Row, RowBody
 from foldline.domain.session import ClosedRun, Prepared, Session
+
+if TYPE_CHECKING:
+    from foldline.domain.projections import HostRow, Projection, Settled, StagedFold
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,10 @@ class Batch:
         publish: memory entries of the folded rows, visible with the commit (M2, V8).
         visible: replaces which offsets' entries the scope shows, as the folded (inactive, in lineage) offsets; None
             leaves it unchanged. Restores use it.
+        settle: the end of the staged projection (H3); one that commits brings ``rows`` whose offsets were given when
+            it was staged.
+        stage: a projection to stage, after ``settle``; a session has one at a time.
+        host_rows: which of ``rows`` are which of the host's.
     """
 
     expected_revision: int
@@ -133,6 +140,9 @@ class Batch:
     factor: Factor | None = None
     publish: tuple[MemoryEntry, ...] = ()
     visible: tuple[OffsetRange, ...] | None = None
+    settle: Settled | None = None
+    stage: tuple[Projection, StagedFold] | None = None
+    host_rows: tuple[HostRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,8 @@ class Archive:
     events: tuple[Event, ...]
     entries: tuple[tuple[MemoryEntry, bool], ...]
     """Memory entries and whether each is visible; vectors are made again."""
+    host_rows: tuple[HostRow, ...] = ()
+    """Which rows are which of a host's (H1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +238,21 @@ class StoreReads(Protocol):
     def events(self, key: int, after: int, limit: int) -> list[Event]: ...
 
     def unfinished_folds(self) -> list[tuple[str, str, Event]]:
-        """(tenant, session id, start event) of every fold without a terminal event (§13, V10)."""
+        """(tenant, session id, start event) of every fold without a terminal event, staged ones apart (§13, V10)."""
+
+    def find_projection(self, key: int, projection_id: str) -> Projection | None: ...
+
+    def staged_projection(self, key: int) -> tuple[Projection, StagedFold] | None:
+        """The session's staged projection with all that it holds (H3)."""
+
+    def issued_projections(self, key: int, digests: Sequence[str]) -> list[Projection]:
+        """Staged and committed projections whose summaries carry one of ``digests`` (H2)."""
+
+    def expired_projections(self) -> list[tuple[str, str, str]]:
+        """(tenant, session id, projection id) of staged projections that have run out."""
+
+    def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
+        """Archived rows by the ids that their host gave them."""
 
     def search_lexical(
         self, key: int, terms: Sequence[str], where: MemoryFilter, limit: int
@@ -313,7 +339,8 @@ class Store(StoreReads, Protocol):
         Raises:
             RevisionConflict: the stored revision is not ``expected_revision``; nothing was written.
             FoldlineError: SESSION_NOT_FOUND; REQUEST_ID_REUSED where another request has just been answered under the
-                id; INTERNAL where rows are out of order.
+                id; PROJECTION_NOT_FOUND where the projection to settle is staged no more; INTERNAL where rows are out
+                of order.
         """
 
     def drop_scope(self, key: int) -> int:
@@ -422,20 +449,35 @@ class Memory(Protocol):
         """Whether a row enters memory when it folds (M2)."""
 
 
+class MessageUsage(Protocol):
+    """A provider's usage object that stood on a message, and the model that the message names, if it does."""
+
+    @property
+    def usage(self) -> Mapping[str, Any]: ...
+    @property
+    def model(self) -> str: ...
+
+
 class Parsed(Protocol):
-    """Provider messages as rows, and what could not be taken as it was."""
+    """Provider messages as rows, what could not be taken as it was, and usage, also of messages that were dropped."""
 
     @property
     def rows(self) -> tuple[NewRow, ...]: ...
     @property
     def warnings(self) -> tuple[Warning_, ...]: ...
+    @property
+    def usages(self) -> Sequence[MessageUsage]: ...
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]: ...
 
 
-class ParsedResponse(Parsed, Protocol):
-    """A provider's whole response body: the answer's rows, its raw usage and its model."""
+class ParsedResponse(Protocol):
+    """A provider's whole response body: the answer's rows, and its model."""
 
     @property
-    def usage(self) -> Mapping[str, Any] | None: ...
+    def rows(self) -> tuple[NewRow, ...]: ...
+    @property
+    def warnings(self) -> tuple[Warning_, ...]: ...
     @property
     def model(self) -> str: ...
 
@@ -453,11 +495,8 @@ class Formats(Protocol):
     """Provider formats both ways (W4); the module ``foldline.formats`` is one.
 
     Raises:
-        FoldlineError: FORMAT_INVALID with the position, NOT_YET for a format that is not there yet.
+        FoldlineError: FORMAT_INVALID with the position.
     """
-
-    def require(self, fmt: Format | None) -> None:
-        """Refuses a format that cannot be rendered yet; None asks for none."""
 
     def parse(self, fmt: Format, data: bytes) -> Parsed: ...
     def parse_response(self, fmt: Format, body: bytes) -> ParsedResponse: ...

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from foldline.domain.arrangement import Arrangement
 from foldline.domain.enums import Format
-from foldline.domain.errors import FoldlineError, Reason
-from foldline.formats import anthropic_messages, canonical, openai_chat
+from foldline.formats import anthropic_messages, canonical, google_genai, openai_chat, openai_responses
 from foldline.formats.results import MessageUsage, Parsed, ParsedResponse, Rendered
 
 
@@ -24,12 +23,10 @@ class _Format(Protocol):
 
 _FORMATS: dict[Format, _Format] = {
     Format.OPENAI_CHAT: openai_chat,
+    Format.OPENAI_RESPONSES: openai_responses,
     Format.ANTHROPIC_MESSAGES: anthropic_messages,
+    Format.GOOGLE_GENAI: google_genai,
     Format.CANONICAL: canonical,
-}
-_LATER = {
-    Format.OPENAI_RESPONSES: "turn {instructions, input} into rows and back",
-    Format.GOOGLE_GENAI: "turn {systemInstruction, contents} into rows and back",
 }
 
 
@@ -37,9 +34,8 @@ def parse(fmt: Format, data: bytes) -> Parsed:
     """Rows of an array of provider messages, or of one.
 
     Raises:
-        FoldlineError: FORMAT_INVALID with the byte position or the path; NOT_YET.
+        FoldlineError: FORMAT_INVALID with the byte position or the path.
     """
-    require(fmt)
     return _FORMATS[fmt].parse(data)
 
 
@@ -47,32 +43,14 @@ def parse_response(fmt: Format, body: bytes) -> ParsedResponse:
     """The answer in a provider's whole response body, with its usage.
 
     Raises:
-        FoldlineError: FORMAT_INVALID with the byte position or the path; NOT_YET.
+        FoldlineError: FORMAT_INVALID with the byte position or the path.
     """
-    require(fmt)
     return _FORMATS[fmt].parse_response(body)
 
 
 def render(fmt: Format, arrangement: Arrangement) -> Rendered:
-    """The arrangement as a request's messages.
-
-    Raises:
-        FoldlineError: NOT_YET.
-    """
-    require(fmt)
+    """The arrangement as a request's messages."""
     return _FORMATS[fmt].render(arrangement)
 
 
-def require(fmt: Format | None) -> None:
-    """Refuses a format that is not served yet; None asks for none.
-
-    Raises:
-        FoldlineError: NOT_YET, with what it will do.
-    """
-    if fmt is not None and fmt in _LATER:
-        raise FoldlineError(
-            Reason.NOT_YET, f"the format {fmt} is not served yet; it will {_LATER[fmt]}", format=fmt, will=_LATER[fmt]
-        )
-
-
-__all__ = ["MessageUsage", "Parsed", "ParsedResponse", "Rendered", "parse", "parse_response", "render", "require"]
+__all__ = ["MessageUsage", "Parsed", "ParsedResponse", "Rendered", "parse", "parse_response", "render"]

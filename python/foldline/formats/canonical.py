@@ -12,7 +12,7 @@ from foldline.domain.rows import AssistantRow, Row, RowBody, ToolResultRow, deco
 from foldline.formats.codec import invalid
 from foldline.formats.json_text import Json, dumps
 from foldline.formats.ordering import as_they_came
-from foldline.formats.reading import Reading, messages_of
+from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse, Rendered
 
 _AT = re.compile(r" - at `\$(.*)`$")
@@ -57,7 +57,7 @@ def _sent(body: RowBody) -> RowBody:
 
 def _parse(data: bytes, what: str) -> Reading:
     reading = Reading()
-    for value, path in messages_of(reading.load(data, what)):
+    for value, path in reading.messages(reading.load(data, what)):
         reading.take(_given(_body(value, path)))
     return reading
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,10 +18,16 @@ from foldline.formats.stops import FAILED
 
 
 class Reading:
-    """Gathers the rows of one parse, and what could not be taken as it was."""
+    """Gathers the rows of one parse, and what could not be taken as it was.
+
+    Attributes:
+        message: index of the message that is read; -1 before the first.
+    """
 
     def __init__(self) -> None:
         self.rows: list[NewRow] = []
+        self.spans: list[tuple[int, int]] = []
+        self.message = -1
         self.warnings: list[Warning_] = []
         self.usages: list[MessageUsage] = []
 
@@ -37,8 +43,19 @@ class Reading:
     def warn(self, code: WarningCode, message: str) -> None:
         self.warnings.append(Warning_(code, message))
 
-    def take(self, body: RowBody) -> None:
+    def messages(self, value: Json, root: str = "$") -> Iterator[tuple[dict[str, Json], str]]:
+        """The messages of an array, or the one message that was sent, each with its path from ``root``.
+
+        Raises:
+            FoldlineError: FORMAT_INVALID with the path of what is no message.
+        """
+        for self.message, found in enumerate(messages_of(value, root)):
+            yield found
+
+    def take(self, body: RowBody, since: int | None = None) -> None:
+        """Takes a row of the message that is read, or of all from ``since`` to it."""
         self.rows.append(NewRow(body))
+        self.spans.append((self.message if since is None else since, self.message))
 
     def take_assistant(self, body: AssistantRow, path: str, usage: Json = None, model: Json = None) -> bool:
         """Takes an answer, less what an error or abort cut off; drops it where nothing is left (R4, L1).
@@ -71,7 +88,7 @@ class Reading:
         return msgspec.structs.replace(body, content=whole)
 
     def parsed(self) -> Parsed:
-        return Parsed(tuple(self.rows), tuple(self.warnings), tuple(self.usages))
+        return Parsed(tuple(self.rows), tuple(self.warnings), tuple(self.usages), tuple(self.spans))
 
 
 _WHY = {

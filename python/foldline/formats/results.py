@@ -22,11 +22,17 @@ class MessageUsage:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Provider messages as rows, in order; one message may have become several rows."""
+    """Provider messages as rows, in order.
+
+    Attributes:
+        spans: of each row, the indices of the first and the last message it was made from, -1 for what stands beside the
+            messages. One message may have become several rows, and several one.
+    """
 
     rows: tuple[NewRow, ...]
     warnings: tuple[Warning_, ...] = ()
     usages: tuple[MessageUsage, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

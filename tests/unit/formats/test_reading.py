@@ -352,14 +352,6 @@ def test_an_answer_that_is_rows_already_is_taken_as_it_is():
     assert (found.model, found.usage, len(found.rows)) == ("m", None, 1)
 
 
-@pytest.mark.parametrize("fmt", [Format.OPENAI_RESPONSES, Format.GOOGLE_GENAI])
-def test_formats_that_come_later_say_so(fmt):
-    for use in (lambda: formats.parse(fmt, b"[]"), lambda: formats.parse_response(fmt, b"{}")):
-        with pytest.raises(FoldlineError) as caught:
-            use()
-        assert caught.value.reason is Reason.NOT_YET
-        assert caught.value.metadata["format"] == fmt
-
 
 def _call(call_id, arguments="{}"):
     return {"id": call_id, "type": "function", "function": {"name": "f", "arguments": arguments}}

@@ -6,7 +6,6 @@ import pytest
 from foldline import formats
 from foldline.domain.arrangement import Arrangement
 from foldline.domain.enums import Format, StopReason, SummarySource, WarningCode
-from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.rows import (
     AssistantRow,
     AudioBlock,
@@ -464,12 +463,6 @@ def test_an_empty_transcript_is_empty_messages():
     assert formats.render(CHAT, Arrangement(())).json == b"[]"
     assert formats.render(ANTHROPIC, Arrangement(())).json == b'{"messages":[]}'
 
-
-@pytest.mark.parametrize("fmt", [Format.OPENAI_RESPONSES, Format.GOOGLE_GENAI])
-def test_formats_that_come_later_say_so(fmt):
-    with pytest.raises(FoldlineError) as caught:
-        formats.render(fmt, Arrangement(()))
-    assert caught.value.reason is Reason.NOT_YET
 
 
 def _call(call_id, name="f"):

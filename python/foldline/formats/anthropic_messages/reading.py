@@ -20,7 +20,7 @@ from foldline.formats.anthropic_messages.writing import result_block, shape_of
 from foldline.formats.codec import Place, expect_object, expect_text, invalid
 from foldline.formats.json_text import Json
 from foldline.formats.notes import Notes, diff, read_notes, with_notes
-from foldline.formats.reading import Reading, messages_of, usage_of
+from foldline.formats.reading import Reading, usage_of
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -47,7 +47,7 @@ def parse(data: bytes) -> Parsed:
             reading.take(_read_system(value["system"]))
             role = "system"
         root, value = "$.messages", value["messages"]
-    for message, path in messages_of(value, root):
+    for message, path in reading.messages(value, root):
         role = _read_message(reading, message, path, role)
     return reading.parsed()
 

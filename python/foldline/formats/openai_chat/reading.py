@@ -20,7 +20,7 @@ from foldline.formats.openai_chat.forms import (
     read_call,
 )
 from foldline.formats.openai_chat.writing import build, head_of, shape_of
-from foldline.formats.reading import Reading, messages_of, usage_of
+from foldline.formats.reading import Reading, usage_of
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -35,7 +35,7 @@ def parse(data: bytes) -> Parsed:
         FoldlineError: FORMAT_INVALID with the path of what is not as the API takes it.
     """
     reading = Reading()
-    for message, path in messages_of(reading.load(data, "json")):
+    for message, path in reading.messages(reading.load(data, "json")):
         body = read_message(message, path)
         if isinstance(body, AssistantRow):
             reading.take_assistant(body, path, message.get("usage"), message.get("model"))

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import grpc
 
-from foldline import _core, formats
+from foldline import _core
 from foldline.commands import estimate, events
 from foldline.commands.search_memory import search_memory
 from foldline.domain.enums import EntryKind, EntryRole, Format, ReadingSource, WarningCode
-from foldline.domain.errors import FoldlineError
 from foldline.domain.events import Event, Warning_
 from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
 from foldline.server.codec.basics import (
@@ -172,12 +171,12 @@ class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServic
     ) -> estimate_service_pb2.NormalizeUsageResponse:
         found = estimate.normalize_usage(self.services, model_ref(request.model), request.usage_json)
         warnings = []
-        if found.missing:
+        if not found.input_tokens:
             warnings.append(Warning_(WarningCode.USAGE_MISSING, "the usage names no input tokens: unknown"))
         if found.aggregated:
             warnings.append(Warning_(WarningCode.USAGE_AGGREGATED, "the usage sums several calls and is no reading"))
         return estimate_service_pb2.NormalizeUsageResponse(
-            usage=wire_usage(found.usage, aggregated=found.aggregated), warnings=wire_warnings(warnings)
+            usage=wire_usage(found), warnings=wire_warnings(warnings)
         )
 
 
@@ -190,7 +189,7 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
             server=admin_pb2.ServerInfo(
                 version=settings.version, core_version=settings.core_version, start_time=timestamp(settings.start_time),
                 store=settings.store, embedder=settings.embedder, encodings=_core.encodings(),
-                formats=[FORMATS.wire(f) for f in Format if _served(f)],
+                formats=[FORMATS.wire(f) for f in Format],
                 max_request_bytes=settings.max_message_bytes, max_response_bytes=settings.max_message_bytes,
                 not_yet=_announced(),
             )
@@ -223,14 +222,6 @@ def _announced() -> list[str]:
     )  # fmt: skip
     services = [s for file in files for s in file.DESCRIPTOR.services_by_name.values()]
     return sorted(f"{s.name}/{m.name}" for s in services for m in s.methods if m.name in NOT_YET)
-
-
-def _served(fmt: Format) -> bool:
-    try:
-        formats.require(fmt)
-    except FoldlineError:
-        return False
-    return True
 
 
 class CuratorServicer(Servicer, curator_service_pb2_grpc.CuratorServiceServicer):
