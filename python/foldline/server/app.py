@@ -26,6 +26,9 @@ from foldline.domain.policy import resolve
 from foldline.domain.ports import Compactor, Sources, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
+from foldline.engine.refusals import classify
+from foldline.engine.summary_text import text_faults
+from foldline.engine.usage import from_response
 from foldline.memory.embed import MiniLm
 from foldline.memory.service import MemoryService
 from foldline.server import ENCODING, listening, reflection, servicers
@@ -36,6 +39,7 @@ from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
 from foldline.store.sqlite.store import SqliteStore
 from foldline.summarize.extractive import ExtractiveSummarizer
+from foldline.summarize.providers import Judges, provider_from
 from foldline.v1 import compaction_service_pb2, session_service_pb2
 
 log = structlog.get_logger(__name__)
@@ -77,6 +81,22 @@ def _catalog(path: Path | None) -> Catalog:
         raise ConfigError(f"the catalog {path} is not JSON: {error}") from None
     except FoldlineError as error:
         raise ConfigError(f"{path}: {error.message}") from None
+
+
+def _judges(catalog: Catalog) -> Judges:
+    """What the rules know of models, refusals, usage and texts, for summaries by providers."""
+
+    def count(text: str, model: ModelRef) -> int:
+        encoding = catalog.lookup(model).encoding
+        return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
+
+    return Judges(
+        count=count,
+        window=lambda model: catalog.lookup(model).ceiling,
+        refusal=lambda status, body: classify(status, body).kind,
+        usage=from_response,
+        faults=text_faults,
+    )
 
 
 class Server:
@@ -228,23 +248,25 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
 
 def build(
     config: Config, summarizer: Summarizer | None = None, clock: Callable[[], float] = time.time,
-    compactor: Compactor | None = None,
+    compactor: Compactor | None = None, provider: Summarizer | None = None,
 ) -> Server:  # fmt: skip
     """A server on an open and migrated store, not listening yet. Its summaries are extractive by default.
 
     Args:
         summarizer: writes in the place of the extractive one.
+        provider: in the place of those that the settings name (S2).
         compactor: in the place of the one that the settings name (F12).
         clock: seconds since the epoch, for run_ttl, cooldowns and how long repeats are remembered.
 
     Raises:
-        ConfigError: the catalog file, a compactor that is not installed.
+        ConfigError: the catalog file, a compactor or a provider's SDK that is not installed, a key that is not there.
         StoreLocked: another process serves the data directory.
         FoldlineError: STORE_CORRUPT, NOT_READY.
     """
     catalog = _catalog(config.catalog)
     sources = Sources(
         extractive=summarizer or ExtractiveSummarizer(_count),
+        provider=provider or provider_from(config, _judges(catalog)),
         compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
     )
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,40 @@
+"""Models that write summaries, through their providers' SDKs (S2-S5): one file an API, and what they share."""
+
+from __future__ import annotations
+
+from foldline.config import Config, Provider
+from foldline.domain.ports import Summarizer
+from foldline.summarize.providers.anthropic import Anthropic
+from foldline.summarize.providers.conversation import Judges
+from foldline.summarize.providers.endpoint import Endpoint, Key
+from foldline.summarize.providers.google import Google
+from foldline.summarize.providers.openai import OpenAI
+from foldline.summarize.providers.summarizer import Configured, ProviderSummarizer
+
+__all__ = ["Judges", "ProviderSummarizer", "provider_from"]
+
+
+def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> Summarizer | None:
+    """The source ``PROVIDER`` as configured (S2); None where no provider is.
+
+    Args:
+        backoff: seconds before the first retry of a call whose refusal names none; each further one doubles them.
+
+    Raises:
+        ConfigError: an SDK that is not installed, with the command that installs it; a key that is not there.
+    """
+    if not config.providers:
+        return None
+    made = {
+        name: Configured(name, settings, _endpoint(name, settings), Key(name, settings))
+        for name, settings in config.providers.items()
+    }
+    return ProviderSummarizer(made, judges, backoff)
+
+
+def _endpoint(name: str, settings: Provider) -> Endpoint:
+    if settings.type == "anthropic":
+        return Anthropic(name, settings)
+    if settings.type == "google":
+        return Google(name, settings)
+    return OpenAI(name, settings)

@@ -1,0 +1,89 @@
+"""Anthropic's Messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from foldline.config import Provider
+from foldline.domain.enums import ModelType
+from foldline.summarize.prompt import Ask
+from foldline.summarize.providers.endpoint import (
+    Answer,
+    Call,
+    CallFailed,
+    Ending,
+    body_of,
+    listed,
+    refused_by_status,
+    require_sdk,
+    sdk,
+    text_of,
+)
+
+BASE_URL = "https://api.anthropic.com"
+_ENDINGS = {
+    "end_turn": Ending.COMPLETE,
+    "stop_sequence": Ending.COMPLETE,
+    "max_tokens": Ending.LENGTH,
+    "model_context_window_exceeded": Ending.LENGTH,
+    "refusal": Ending.REFUSED,
+    "tool_use": Ending.TOOLS,
+}
+
+
+class Anthropic:
+    """One endpoint by Anthropic's SDK."""
+
+    kind = ModelType.ANTHROPIC
+    reasoning = 0
+
+    def __init__(self, name: str, settings: Provider) -> None:
+        """Refuses a missing SDK.
+
+        Raises:
+            ConfigError: with the command that installs it.
+        """
+        require_sdk(name, "anthropic", "anthropic")
+        self._base_url = settings.base_url or BASE_URL
+
+    @asynccontextmanager
+    async def open(self, key: str) -> AsyncIterator[Call]:
+        """A client for the calls of one summary."""
+        anthropic = sdk("anthropic")
+        client = anthropic.AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0, timeout=None)
+        async with client:
+
+            async def call(model: str, ask: Ask, most: int) -> Answer:
+                try:
+                    raw = await client.messages.with_raw_response.create(
+                        model=model,
+                        system=ask.system,
+                        messages=[{"role": "user", "content": ask.user}],
+                        max_tokens=most,
+                    )
+                except anthropic.APIStatusError as error:
+                    response = error.response
+                    raise refused_by_status(error.status_code, response.content, response.headers) from None
+                except anthropic.APIConnectionError:
+                    raise CallFailed("could not be reached, or broke off", again=True) from None
+                return read_message(body_of(raw.http_response.content))
+
+            yield call
+
+
+def read_message(body: Mapping[str, Any]) -> Answer:
+    """Reads a Messages response.
+
+    Raises:
+        CallFailed: it holds an error instead of a message.
+    """
+    if body.get("type") == "error":
+        raise CallFailed("failed to answer", status=200, body=repr(body.get("error") or "").encode())
+    blocks = listed(body.get("content"))
+    ending = _ENDINGS.get(text_of(body.get("stop_reason")), Ending.UNFINISHED)
+    if ending is Ending.COMPLETE and any(b.get("type") in ("tool_use", "server_tool_use") for b in blocks):
+        ending = Ending.TOOLS
+    text = "".join(text_of(b.get("text")) for b in blocks if b.get("type") == "text")
+    return Answer(text, ending, body, any(b.get("type") in ("thinking", "redacted_thinking") for b in blocks))

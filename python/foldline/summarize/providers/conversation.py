@@ -1,0 +1,162 @@
+"""The calls of one summary: retries within the time there is, what they used, and what their answers are worth (S5)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import structlog
+
+from foldline.domain.enums import FailureKind, ModelType, RefusalKind, SummarySource
+from foldline.domain.folding import SummaryFailed
+from foldline.domain.models import Usage
+from foldline.domain.rows import ModelRef
+from foldline.summarize.prompt import Ask
+from foldline.summarize.providers.endpoint import Answer, Call, CallFailed, Ending, Endpoint
+from foldline.summarize.written import Sections, bare, sections_of
+
+log = structlog.get_logger(__name__)
+
+_TOO_LARGE = (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE)
+_LOGGED_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """What other layers know and a summary by a provider needs.
+
+    Attributes:
+        count: tokens of a text for a model (4.5).
+        window: tokens that a model takes (4.2).
+        refusal: what a provider refused a request for, from status and body (4.4).
+        usage: the usage in a provider's whole response body, as one shape (4.3); None where it carries none.
+        faults: what is wrong with a text as a summary of a source (V6).
+    """
+
+    count: Callable[[str, ModelRef], int]
+    window: Callable[[ModelRef], int]
+    refusal: Callable[[int, bytes], RefusalKind]
+    usage: Callable[[ModelType, Mapping[str, Any]], Usage | None]
+    faults: Callable[[str, SummarySource], Iterable[str]]
+
+
+class Conversation:
+    """Calls to one model for one summary. May be used by several tasks of one event loop.
+
+    Attributes:
+        call: the client, once it is open.
+        called: whether any call was made, answered or not.
+        usage: of all answered calls that named any.
+    """
+
+    def __init__(
+        self, name: str, endpoint: Endpoint, model: ModelRef, judges: Judges, *, retries: int, deadline: float,
+        backoff: float, mask: Callable[[str], str],
+    ) -> None:  # fmt: skip
+        """Prepares the calls.
+
+        Args:
+            deadline: by ``time.monotonic()``.
+            backoff: seconds before the first retry of a call whose refusal names none; each further one doubles them.
+            mask: hides secrets in what is logged of a provider's words.
+        """
+        self._name, self._endpoint, self._model, self._judges = name, endpoint, model, judges
+        self._retries, self._deadline, self._backoff, self._mask = retries, deadline, backoff, mask
+        self.call: Call = _unopened
+        self.called = False
+        self.usage: Usage | None = None
+
+    async def sections(self, ask: Ask, most: int) -> Sections:
+        """The six sections that the model wrote.
+
+        Raises:
+            SummaryFailed: SUMMARIZER_FAILED where no answer came, SUMMARY_REJECTED where it is no summary.
+        """
+        answer = await self._answered(ask, most)
+        if answer.ending is Ending.UNFINISHED:
+            self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {answer.ending}")
+        if answer.ending is not Ending.COMPLETE:
+            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {answer.ending}")
+        text = bare(answer.text)
+        if not text:
+            why = "reasoning and no summary" if answer.reasoned or answer.text.strip() else "a blank summary"
+            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} gave {why}")
+        faults = "; ".join(self._judges.faults(text, SummarySource.PROVIDER))
+        sections = sections_of(text)
+        if faults or sections is None:
+            self.fail(FailureKind.SUMMARY_REJECTED, faults or "the headings stand in no order")
+        return sections
+
+    async def _answered(self, ask: Ask, most: int) -> Answer:
+        attempt = 0
+        while True:
+            try:
+                self.called = True
+                answer = await self.call(self._model.model, ask, most)
+                break
+            except CallFailed as failure:
+                wait = self._wait(failure, attempt)
+            await asyncio.sleep(wait)
+            attempt += 1
+        used = self._judges.usage(self._endpoint.kind, answer.body)
+        if used is not None:
+            self.usage = used if self.usage is None else added(self.usage, used)
+        return answer
+
+    def _wait(self, failure: CallFailed, attempt: int) -> float:
+        """Seconds until the call is made again.
+
+        Raises:
+            SummaryFailed: it is not: because of its kind, because it was tried enough, or for want of time.
+        """
+        kind = self._judges.refusal(failure.status, failure.body) if failure.body else RefusalKind.OTHER
+        log.warning(
+            "a summary's call failed", provider=self._name, model=self._model.model, what=failure.what,
+            kind=kind, attempt=attempt + 1, said=self._mask(failure.body.decode("utf-8", "replace"))[:_LOGGED_CHARS],
+        )  # fmt: skip
+        too_large = failure.status == 413 and kind is not RefusalKind.RATE_LIMITED
+        if kind in _TOO_LARGE or too_large:
+            self.fail(
+                FailureKind.SUMMARIZER_FAILED, f"{self._name} refused the summary's input for its size",
+                context_exceeded=True,
+            )  # fmt: skip
+        again = failure.again or kind in (RefusalKind.RATE_LIMITED, RefusalKind.OVERLOADED)
+        wait = self._backoff * 2**attempt if failure.retry_after is None else failure.retry_after
+        if not again or attempt >= self._retries or wait >= self._deadline - time.monotonic():
+            tries = "" if attempt == 0 else f", {attempt + 1} times"
+            self.fail(
+                FailureKind.SUMMARIZER_FAILED, f"{self._name} {failure.what}{tries}", retry_after=failure.retry_after
+            )
+        return wait
+
+    def fail(
+        self, kind: FailureKind, detail: str, *, retry_after: float | None = None, context_exceeded: bool = False
+    ) -> NoReturn:
+        """Raises the failure with what was used up to it."""
+        raise SummaryFailed(
+            kind, detail, retry_after, model=self._model if self.called else ModelRef(), usage=self.usage,
+            context_exceeded=context_exceeded,
+        ) from None  # fmt: skip
+
+
+async def _unopened(model: str, ask: Ask, most: int) -> Answer:
+    raise AssertionError("the endpoint is not open")
+
+
+def added(one: Usage, other: Usage) -> Usage:
+    """Two calls' usage as one; what neither names stays unknown."""
+    return Usage(
+        input_tokens=_sum(one.input_tokens, other.input_tokens),
+        output_tokens=_sum(one.output_tokens, other.output_tokens),
+        cached_input_tokens=_sum(one.cached_input_tokens, other.cached_input_tokens),
+        cache_write_tokens=_sum(one.cache_write_tokens, other.cache_write_tokens),
+        reasoning_tokens=_sum(one.reasoning_tokens, other.reasoning_tokens),
+        aggregated=True,
+    )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None and other is None else (one or 0) + (other or 0)

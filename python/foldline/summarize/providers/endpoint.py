@@ -1,0 +1,198 @@
+"""What the APIs of all providers have in common: one question, one answer, and how a call fails (S5)."""
+
+from __future__ import annotations
+
+import email.utils
+import importlib
+import importlib.util
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from foldline.config import ConfigError, Provider
+from foldline.domain.enums import ModelType
+from foldline.summarize.prompt import Ask
+
+NO_KEY = "none"
+"""What servers that ask for no key are sent, since the SDKs want one."""
+
+
+class Ending(StrEnum):
+    """How an answer ended; only a complete one can be a summary (S5)."""
+
+    COMPLETE = "complete"
+    LENGTH = "stopped at its length limit"
+    REFUSED = "refused"
+    TOOLS = "asked for a tool instead of answering"
+    UNFINISHED = "did not say that it was finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model said: the text channel alone, without reasoning. ``body`` is the whole response, for its usage."""
+
+    text: str
+    ending: Ending
+    body: Mapping[str, Any]
+    reasoned: bool = False
+
+
+class CallFailed(Exception):
+    """A call without an answer.
+
+    Attributes:
+        status: of HTTP; 0 where the connection failed.
+        body: what the provider said, which may hold what it was sent: for classification and logs, never for clients.
+        retry_after: seconds.
+        again: whether the same call may succeed later.
+    """
+
+    def __init__(self, what: str, *, status: int = 0, body: bytes = b"", retry_after: float | None = None,
+                 again: bool = False) -> None:  # fmt: skip
+        super().__init__(what)
+        self.what = what
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+        self.again = again
+
+
+Call = Callable[[str, Ask, int], Awaitable[Answer]]
+"""Asks a model; the last argument is the most tokens that it may answer with.
+
+Raises:
+    CallFailed: no answer came, or none that could be read.
+"""
+
+
+class Endpoint(Protocol):
+    """One provider's API as configured.
+
+    Attributes:
+        kind: how its usage is read (4.3).
+        reasoning: tokens to ask for beyond the summary's own, since its models may reason unasked.
+    """
+
+    kind: ModelType
+    reasoning: int
+
+    def open(self, key: str) -> AbstractAsyncContextManager[Call]:
+        """A client for the calls of one summary; nothing stays open after it."""
+
+
+class Key:
+    """Where a provider's key lies (W8): read when it is needed, so that it can be rotated, and never shown."""
+
+    def __init__(self, name: str, settings: Provider) -> None:
+        """Reads the key once.
+
+        Raises:
+            ConfigError: it is not there, or is no key.
+        """
+        self._where = f"providers.{name}"
+        self._variable, self._file = settings.api_key_env, settings.api_key_file
+        if not self._variable and self._file is None and not settings.base_url:
+            raise ConfigError(
+                f"{self._where} needs api_key_env or api_key_file; only a base_url of its own may go without"
+            )
+        self.read()
+
+    def read(self) -> str:
+        """The key.
+
+        Raises:
+            ConfigError: as at the start; the message holds no part of it.
+        """
+        if self._variable:
+            key, place = os.environ.get(self._variable, ""), f"the environment variable {self._variable}"
+        elif self._file is not None:
+            key, place = _read(self._where, self._file), "the file of api_key_file"
+        else:
+            return NO_KEY
+        key = key.strip()
+        if not key:
+            raise ConfigError(f"{self._where}: {place} holds no key")
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError(f"{self._where}: {place} holds characters that no key has")
+        return key
+
+
+def _read(where: str, file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{where}: the file of api_key_file cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: the file of api_key_file is no text") from None
+
+
+def require_sdk(name: str, module: str, extra: str) -> None:
+    """Refuses a provider whose SDK is not installed, without the second that importing it takes.
+
+    Raises:
+        ConfigError: with the command that installs it.
+    """
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise ConfigError(f"providers.{name} needs the package of its SDK: pip install 'foldline[{extra}]'")
+
+
+def sdk(module: str) -> Any:
+    """The SDK, imported at the first summary."""
+    return importlib.import_module(module)
+
+
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
+    """Seconds of ``Retry-After``, whether it states them, milliseconds or a date."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers.get(name) or "") / unit)
+        except ValueError:
+            continue
+    date = email.utils.parsedate_tz(headers.get("retry-after") or "")
+    return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
+
+
+def body_of(content: bytes) -> dict[str, Any]:
+    """The JSON object of a successful response.
+
+    Raises:
+        CallFailed: it is empty, or no object; servers of that kind answer so where the context overflowed.
+    """
+    try:
+        body = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        body = None
+    if isinstance(body, dict) and body:
+        return body
+    what = "an empty body" if not content.strip() else "no JSON object"
+    raise CallFailed(f"answered 200 with {what}", status=200, body=content)
+
+
+def refused_by_status(status: int, body: bytes, headers: Mapping[str, str]) -> CallFailed:
+    """What an HTTP error says about trying again."""
+    again = status in (408, 409, 429) or status >= 500
+    return CallFailed(f"answered {status}", status=status, body=body, retry_after=retry_after_of(headers), again=again)
+
+
+def listed(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list, whatever else a server put there."""
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,127 @@
+"""Google's generateContent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from foldline.config import Provider
+from foldline.domain.enums import ModelType
+from foldline.summarize.prompt import Ask
+from foldline.summarize.providers.endpoint import (
+    Answer,
+    Call,
+    CallFailed,
+    Ending,
+    body_of,
+    listed,
+    refused_by_status,
+    require_sdk,
+    sdk,
+    table,
+    text_of,
+)
+
+BASE_URL = "https://generativelanguage.googleapis.com"
+_ENDINGS = {"STOP": Ending.COMPLETE, "MAX_TOKENS": Ending.LENGTH}
+_REFUSALS = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII")
+_TOOLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
+
+
+class Google:
+    """One endpoint by Google's SDK."""
+
+    kind = ModelType.GOOGLE
+    reasoning = 8192
+
+    def __init__(self, name: str, settings: Provider) -> None:
+        """Refuses a missing SDK.
+
+        Raises:
+            ConfigError: with the command that installs it.
+        """
+        require_sdk(name, "google.genai", "google")
+        self._base_url = settings.base_url or BASE_URL
+
+    @asynccontextmanager
+    async def open(self, key: str) -> AsyncIterator[Call]:
+        """A client for the calls of one summary."""
+        genai, errors = sdk("google.genai"), sdk("google.genai.errors")
+        broken = _connection_errors()
+        options = {"base_url": self._base_url, "retry_options": {"attempts": 1}}
+        client = genai.Client(api_key=key, vertexai=False, http_options=options)
+        try:
+
+            async def call(model: str, ask: Ask, most: int) -> Answer:
+                config = {
+                    "system_instruction": ask.system,
+                    "max_output_tokens": most,
+                    "should_return_http_response": True,
+                }
+                try:
+                    raw = await client.aio.models.generate_content(model=model, contents=ask.user, config=config)
+                except errors.APIError as error:
+                    raise _refused(error) from None
+                except broken:
+                    raise CallFailed("could not be reached, or broke off", again=True) from None
+                return read_content(body_of((raw.sdk_http_response.body or "").encode()))
+
+            yield call
+        finally:
+            await client.aio.aclose()
+            client.close()
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """What the HTTP libraries that the SDK may have found raise."""
+    found: list[type[Exception]] = [OSError]
+    for module, name in (("httpx2", "HTTPError"), ("httpx", "HTTPError"), ("aiohttp", "ClientError")):
+        try:
+            found.append(getattr(sdk(module), name))
+        except ImportError:
+            continue
+    return tuple(found)
+
+
+def _refused(error: Any) -> CallFailed:
+    details = error.details if isinstance(error.details, dict) else {"message": str(error.details)}
+    made = refused_by_status(int(error.code or 0), msgspec.json.encode(details), getattr(error.response, "headers", {}))
+    if made.retry_after is None:
+        made.retry_after = _retry_delay(details)
+    return made
+
+
+def _retry_delay(details: Mapping[str, Any]) -> float | None:
+    """Seconds of a ``RetryInfo`` among an error's details."""
+    for detail in listed(table(details.get("error", details)).get("details")):
+        found = _SECONDS.fullmatch(text_of(detail.get("retryDelay")))
+        if found:
+            return float(found[1])
+    return None
+
+
+def read_content(body: Mapping[str, Any]) -> Answer:
+    """Reads a generateContent response.
+
+    Raises:
+        CallFailed: it holds neither a candidate nor why there is none.
+    """
+    candidate = next(iter(listed(body.get("candidates"))), None)
+    if candidate is None:
+        if table(body.get("promptFeedback")).get("blockReason"):
+            return Answer("", Ending.REFUSED, body)
+        raise CallFailed("answered without a candidate", status=200, body=repr(body.get("error") or "").encode())
+    parts = listed(table(candidate.get("content")).get("parts"))
+    reason = text_of(candidate.get("finishReason"))
+    ending = _ENDINGS.get(reason, Ending.UNFINISHED)
+    if reason in _REFUSALS:
+        ending = Ending.REFUSED
+    elif reason in _TOOLS or (ending is Ending.COMPLETE and any("functionCall" in p for p in parts)):
+        ending = Ending.TOOLS
+    text = "".join(text_of(p.get("text")) for p in parts if not p.get("thought"))
+    return Answer(text, ending, body, any(p.get("thought") for p in parts))

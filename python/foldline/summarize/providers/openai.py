@@ -1,0 +1,137 @@
+"""OpenAI's Chat Completions, also of compatible servers, and Responses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from foldline.config import Provider
+from foldline.domain.enums import ModelType
+from foldline.summarize.prompt import Ask
+from foldline.summarize.providers.endpoint import (
+    Answer,
+    Call,
+    CallFailed,
+    Ending,
+    body_of,
+    listed,
+    refused_by_status,
+    require_sdk,
+    sdk,
+    table,
+    text_of,
+)
+
+BASE_URL = "https://api.openai.com/v1"
+_CHAT_ENDINGS = {
+    "stop": Ending.COMPLETE,
+    "length": Ending.LENGTH,
+    "content_filter": Ending.REFUSED,
+    "tool_calls": Ending.TOOLS,
+    "function_call": Ending.TOOLS,
+}
+_CALL_ITEMS = ("function_call", "custom_tool_call", "mcp_call", "computer_call", "local_shell_call")
+
+
+class OpenAI:
+    """One endpoint by OpenAI's SDK; ``responses`` chooses the API."""
+
+    kind = ModelType.OPENAI
+    reasoning = 8192
+
+    def __init__(self, name: str, settings: Provider) -> None:
+        """Refuses a missing SDK.
+
+        Raises:
+            ConfigError: with the command that installs it.
+        """
+        require_sdk(name, "openai", "openai")
+        self._responses = settings.type == "openai_responses"
+        self._base_url = settings.base_url or BASE_URL
+        # OpenAI's reasoning models refuse the older name, most compatible servers know no other.
+        self._limit = "max_tokens" if settings.base_url else "max_completion_tokens"
+
+    @asynccontextmanager
+    async def open(self, key: str) -> AsyncIterator[Call]:
+        """A client for the calls of one summary."""
+        openai = sdk("openai")
+        client = openai.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0, timeout=None)
+        async with client:
+
+            async def call(model: str, ask: Ask, most: int) -> Answer:
+                try:
+                    if self._responses:
+                        return read_responses(await self._respond(client, model, ask, most))
+                    return read_chat(await self._chat(openai, client, model, ask, most))
+                except openai.APIStatusError as error:
+                    response = error.response
+                    raise refused_by_status(error.status_code, response.content, response.headers) from None
+                except openai.APIConnectionError:
+                    raise CallFailed("could not be reached, or broke off", again=True) from None
+
+            yield call
+
+    async def _respond(self, client: Any, model: str, ask: Ask, most: int) -> dict[str, Any]:
+        raw = await client.responses.with_raw_response.create(
+            model=model, instructions=ask.system, input=ask.user, max_output_tokens=most, store=False
+        )
+        return body_of(raw.http_response.content)
+
+    async def _chat(self, openai: Any, client: Any, model: str, ask: Ask, most: int) -> dict[str, Any]:
+        messages = [{"role": "system", "content": ask.system}, {"role": "user", "content": ask.user}]
+        create = client.chat.completions.with_raw_response.create
+        try:
+            raw = await create(model=model, messages=messages, **{self._limit: most})
+        except openai.BadRequestError as error:
+            if error.code != "unsupported_parameter" or error.param != self._limit:
+                raise
+            self._limit = "max_completion_tokens" if self._limit == "max_tokens" else "max_tokens"
+            raw = await create(model=model, messages=messages, **{self._limit: most})
+        return body_of(raw.http_response.content)
+
+
+def read_chat(body: Mapping[str, Any]) -> Answer:
+    """Reads a Chat Completions response.
+
+    Raises:
+        CallFailed: it holds an error, or no choice.
+    """
+    choice = next(iter(listed(body.get("choices"))), None)
+    if choice is None:
+        raise CallFailed("answered without a choice", status=200, body=repr(body.get("error") or "").encode())
+    message = table(choice.get("message"))
+    ending = _CHAT_ENDINGS.get(text_of(choice.get("finish_reason")), Ending.UNFINISHED)
+    if ending is Ending.COMPLETE and (message.get("tool_calls") or message.get("function_call")):
+        ending = Ending.TOOLS
+    if ending is Ending.COMPLETE and message.get("refusal"):
+        ending = Ending.REFUSED
+    content = message.get("content")
+    text = content if isinstance(content, str) else "".join(text_of(p.get("text")) for p in listed(content))
+    reasoned = bool(message.get("reasoning_content") or message.get("reasoning"))
+    return Answer(text, ending, body, reasoned)
+
+
+def read_responses(body: Mapping[str, Any]) -> Answer:
+    """Reads a Responses response.
+
+    Raises:
+        CallFailed: it failed on the provider's side.
+    """
+    status = body.get("status")
+    if status == "failed" or body.get("error"):
+        raise CallFailed("failed to answer", status=200, body=repr(body.get("error") or "").encode())
+    items = listed(body.get("output"))
+    parts = [p for item in items if item.get("type") == "message" for p in listed(item.get("content"))]
+    text = "".join(text_of(p.get("text")) for p in parts if p.get("type") == "output_text")
+    ending = Ending.COMPLETE if status == "completed" else Ending.UNFINISHED
+    if status == "incomplete":
+        reason = table(body.get("incomplete_details")).get("reason")
+        ending = {"max_output_tokens": Ending.LENGTH, "content_filter": Ending.REFUSED}.get(
+            text_of(reason), Ending.UNFINISHED
+        )
+    elif any(item.get("type") in _CALL_ITEMS for item in items):
+        ending = Ending.TOOLS
+    elif any(p.get("type") == "refusal" for p in parts):
+        ending = Ending.REFUSED
+    return Answer(text, ending, body, any(item.get("type") == "reasoning" for item in items))
