@@ -34,7 +34,7 @@ from foldline.formats.google_genai.forms import (
 from foldline.formats.json_text import Json, text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import Notes, diff, read_notes, with_notes
-from foldline.formats.reading import Reading, messages_of, usage_of
+from foldline.formats.reading import Reading, usage_of
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -63,7 +63,7 @@ def parse(data: bytes) -> Parsed:
                 reading.take(_read_system(value[name], name))
         root, value = "$.contents", value["contents"]
     contents = _Contents(reading)
-    for content, path in messages_of(value, root):
+    for content, path in reading.messages(value, root):
         contents.take(content, path)
     return reading.parsed()
 

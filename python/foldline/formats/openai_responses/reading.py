@@ -32,7 +32,7 @@ from foldline.formats.openai_responses.forms import (
 )
 from foldline.formats.openai_responses.outputs import read_output
 from foldline.formats.openai_responses.writing import head_of, is_bare, shape_of
-from foldline.formats.reading import Reading, messages_of, usage_of
+from foldline.formats.reading import Reading, usage_of
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -58,10 +58,11 @@ def parse(data: bytes) -> Parsed:
             reading.take(_read_instructions(instructions))
         root, value = "$.input", value.get("input")
     if isinstance(value, str):
+        reading.message = 0
         reading.take(with_notes(UserRow((TextBlock(value),) if value else ()), FORMAT, {"bare": True}))
         return reading.parsed()
     items = _Items(reading, frozenset())
-    for item, path in messages_of(value, root):
+    for item, path in reading.messages(value, root):
         items.take(item, path)
     items.close()
     return reading.parsed()
@@ -118,6 +119,7 @@ class _Items:
         self.answered = set(answered)
         self.blocks: list[ContentBlock] = []
         self.path = ""
+        self.span = (0, 0)
         self.in_message = False
 
     def take(self, item: dict[str, Json], path: str) -> None:
@@ -135,7 +137,9 @@ class _Items:
     def close(self, stopped: StopReason | None = None, path: str = "") -> None:
         """Ends the answer that is open; ``path`` is of one that is taken even where it is empty (R4)."""
         if self.blocks or path:
-            self.reading.take_assistant(AssistantRow(tuple(self.blocks), stop_reason=stopped), self.path or path)
+            body = AssistantRow(tuple(self.blocks), stop_reason=stopped)
+            if self.reading.take_assistant(body, self.path or path):
+                self.reading.spans[-1] = self.span
         self.blocks, self.path, self.in_message = [], "", False
 
     def _message(self, item: dict[str, Json], path: str) -> None:
@@ -188,7 +192,9 @@ class _Items:
         self._add([image or whole_item(item)], path)
 
     def _add(self, blocks: list[ContentBlock], path: str, *, in_message: bool = False) -> None:
-        self.path = self.path or path
+        if not self.blocks:
+            self.path, self.span = path, (self.reading.message, self.reading.message)
+        self.span = (self.span[0], self.reading.message)
         self.blocks += blocks
         self.in_message = in_message
 
