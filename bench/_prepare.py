@@ -1,9 +1,11 @@
-"""The call of G3 and G5: PrepareRequest with one appended 1 KB row, EDITS, nothing due."""
+"""The call of G3, G4 and G5: PrepareRequest with one appended 1 KB row, EDITS, nothing due."""
 
 from __future__ import annotations
 
+import queue
 import random
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 from foldline.v1 import (
@@ -16,7 +18,7 @@ from foldline.v1 import (
     session_service_pb2_grpc,
 )
 
-from bench._servers import ECHO, MODEL
+from bench._servers import ECHO, MODEL, PING_PONG
 
 CHUNK = 500
 _WORDS = ("fold", "window", "session", "retry", "ledger", "deploy", "timeout", "queue", "index", "commit", "branch")
@@ -58,12 +60,22 @@ class Session:
         self._calls = 0
         self._shape = compaction_service_pb2.RequestShape(model=model)
         self.request_bytes = self.answer_bytes = 0
-        self.prepare()()
+        first = self.request()
+        self.answered(first, self._stub.PrepareRequest(first))
 
     def prepare(self) -> Callable[[], None]:
         """The next call, built beforehand, so that only the call is timed."""
+        request = self.request()
+
+        def call() -> None:
+            self.answered(request, self._stub.PrepareRequest(request))
+
+        return call
+
+    def request(self) -> compaction_service_pb2.PrepareRequestRequest:
+        """The next request."""
         self._calls += 1
-        request = compaction_service_pb2.PrepareRequestRequest(
+        return compaction_service_pb2.PrepareRequestRequest(
             session_id=self._name,
             run_id="run-1",
             request_id=f"{self._name}-{self._calls}",
@@ -73,13 +85,58 @@ class Session:
             known_revision=self.revision,
         )
 
+    def answered(
+        self,
+        request: compaction_service_pb2.PrepareRequestRequest,
+        answer: compaction_service_pb2.PrepareRequestResponse,
+    ) -> None:
+        """Takes the answer; what is sent next goes on from it."""
+        assert answer.action == compaction_pb2.ACTION_SEND
+        self.revision = answer.revision
+        self.request_bytes, self.answer_bytes = request.ByteSize(), answer.ByteSize()
+
+
+class Stream:
+    """One stream of messages each way, a request and its answer in turn."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers = method(iter(self._requests.get, None))
+
+    def ask(self, request: Any) -> Any:
+        self._requests.put(request)
+        return next(self._answers)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        assert list(self._answers) == []
+
+
+class AttachedSession(Session):
+    """The same session, whose calls are steps of one stream."""
+
+    def __init__(self, channel: grpc.Channel, name: str, rows: int) -> None:
+        super().__init__(channel, name, rows)
+        self.stream = Stream(self._stub.AttachSession)
+        self._sequence = 1
+        opening = compaction_service_pb2.AttachOpen(session_id=name)
+        self.stream.ask(compaction_service_pb2.AttachSessionRequest(sequence=1, open=opening))
+
+    def prepare(self) -> Callable[[], None]:
+        self._sequence += 1
+        step = compaction_service_pb2.AttachSessionRequest(sequence=self._sequence, prepare=self.request())
+
         def call() -> None:
-            answer = self._stub.PrepareRequest(request)
-            assert answer.action == compaction_pb2.ACTION_SEND
-            self.revision = answer.revision
-            self.request_bytes, self.answer_bytes = request.ByteSize(), answer.ByteSize()
+            self.answered(step.prepare, self.stream.ask(step).prepared)
 
         return call
+
+
+def ping_pong(channel: grpc.Channel, request_bytes: int, answer_bytes: int) -> tuple[Stream, Callable[[], None]]:
+    """A stream of echoes with as many bytes each way."""
+    stream = Stream(channel.stream_stream(PING_PONG))
+    request = answer_bytes.to_bytes(4, "big") + bytes(max(0, request_bytes - 4))
+    return stream, lambda: stream.ask(request)
 
 
 def echo_call(channel: grpc.Channel, request_bytes: int, answer_bytes: int) -> Callable[[], None]:

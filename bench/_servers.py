@@ -16,7 +16,7 @@ import grpc
 
 WINDOW = 1_000_000_000
 MODEL = "bench"
-ECHO = "/bench.Echo/Unary"
+ECHO, PING_PONG = "/bench.Echo/Unary", "/bench.Echo/PingPong"
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def product(*args: str) -> Iterator[grpc.Channel]:
 
 @contextlib.contextmanager
 def echo() -> Iterator[grpc.Channel]:
-    """A unary echo on grpcio's threaded server: no interceptor, no message class, no work."""
+    """Echoes on grpcio's threaded server, unary and over a stream: no interceptor, no message class, no work."""
     with _process([sys.executable, "-m", "bench._servers"]) as line, _channel(line.strip()) as channel:
         yield channel
 
@@ -83,9 +83,16 @@ def _serve_echo() -> None:
         # The first four bytes say how long the answer is: the floor carries the same bytes both ways.
         return bytes(int.from_bytes(request[:4], "big"))
 
+    def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for request in requests:
+            yield handle(request, context)
+
     server = grpc.server(ThreadPoolExecutor(16))
-    method = grpc.unary_unary_rpc_method_handler(handle)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Unary": method}),))
+    methods = {
+        "Unary": grpc.unary_unary_rpc_method_handler(handle),
+        "PingPong": grpc.stream_stream_rpc_method_handler(answer),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(f"127.0.0.1:{port}", flush=True)
