@@ -121,7 +121,7 @@ def product(session: list[Step]) -> Iterator[Reading]:
             record, tokens, size = cadence.edited(record), 0, 0
         if step.usage is not None:
             boundary, record = record.boundaries, cadence.count_boundary(record)
-            usage = normalize(INFO.type, step.usage).usage
+            usage = normalize(INFO.type, step.usage)
             report = measure(Measurement(MODEL, learned, tokens, size), record, bounds)
             projected = next(s.value for s in report.signals if s.kind == SignalKind.PROJECTION)
             if projected is not None and record.anchor is not None and usage.input_tokens:
@@ -147,7 +147,7 @@ def peer(session: list[Step], count: Callable[[bytes], int], learns: bool) -> It
         if step.compacts:
             total = anchor = 0
         if step.usage is not None:
-            counted = normalize(INFO.type, step.usage).usage.input_tokens or 0
+            counted = normalize(INFO.type, step.usage).input_tokens or 0
             if anchor and counted:
                 yield Reading(anchor + factor.apply(learned, total - covered), counted, anchor)
             if counted:

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from foldline.domain.enums import Format, ModelType, RefusalKind
+from foldline.domain.enums import ModelType, RefusalKind
+from foldline.domain.models import COUNT_MAX
 from foldline.engine.refusals import classify
 from foldline.engine.usage import from_response, normalize
 from hypothesis import given
@@ -14,7 +15,9 @@ KEYS = [
     "cache_creation_input_tokens", "promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount",
     "cachedContentTokenCount", "inputTokens", "cacheReadInputTokens", "prompt_n", "cache_n", "prompt_eval_count",
     "prompt_tokens_details", "input_tokens_details", "server_tool_use", "iterations", "requests", "type",
-    "cached_tokens", "usage", "usageMetadata", "timings", "output",
+    "cached_tokens", "usage", "usageMetadata", "timings", "output", "tokens", "inputTokenDetails", "cacheReadTokens",
+    "cachedInputTokens", "cache_creation", "eval_count", "completion_tokens_details", "reasoning_tokens",
+    "total_tokens", "cacheRead",
 ]  # fmt: skip
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-10, 10**12) | st.floats(allow_nan=False, allow_infinity=False)
@@ -28,15 +31,23 @@ objects = st.dictionaries(st.sampled_from(KEYS), values, max_size=8)
 @given(st.sampled_from(ModelType), objects)
 def test_4_3_any_object_gives_counts_or_says_that_there_are_none(model_type: ModelType, raw: dict[str, Any]) -> None:
     found = normalize(model_type, raw)
-    usage = found.usage
-    assert found.missing == (not usage.input_tokens)
-    for count in (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens):
-        assert count is None or count >= 0
+    counts = (
+        found.input_tokens, found.output_tokens, found.cached_input_tokens, found.cache_write_tokens,
+        found.reasoning_tokens,
+    )  # fmt: skip
+    for count in counts:
+        assert count is None or 0 <= count <= COUNT_MAX
 
 
-@given(st.sampled_from(Format), st.sampled_from(ModelType), objects)
-def test_4_3_any_body_is_read_without_a_failure(shape: Format, model_type: ModelType, body: dict[str, Any]) -> None:
-    from_response(shape, body, model_type)
+@given(st.sampled_from(ModelType), objects)
+def test_4_3_any_body_is_read_without_a_failure(model_type: ModelType, body: dict[str, Any]) -> None:
+    from_response(model_type, body)
+
+
+@given(st.sampled_from(ModelType), objects)
+def test_4_3_usage_reads_the_same_by_itself_and_in_a_response(model_type: ModelType, raw: dict[str, Any]) -> None:
+    if raw:
+        assert from_response(model_type, {"choices": [], "usage": raw}) == normalize(model_type, raw)
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**4))
@@ -55,9 +66,11 @@ def test_4_3_cached_tokens_occupy_the_window_once(fresh: int, read: int, written
         (ModelType.OTHER, {"inputTokens": fresh, "cacheReadInputTokens": read, "cacheWriteInputTokens": written,
                            "outputTokens": output}),
         (ModelType.OPENAI, {"prompt_n": fresh + written, "cache_n": read, "predicted_n": output}),
+        (ModelType.ANTHROPIC, {"inputTokens": total, "outputTokens": output,
+                               "inputTokenDetails": {"cacheReadTokens": read, "cacheWriteTokens": written}}),
     ]  # fmt: skip
     for model_type, raw in shapes:
-        usage = normalize(model_type, raw).usage
+        usage = normalize(model_type, raw)
         assert (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens) == (total, output, read)
 
 

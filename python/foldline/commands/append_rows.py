@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foldline.commands.answer_usage import keep
 from foldline.commands.draft import Draft
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
@@ -40,7 +41,7 @@ def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
         FoldlineError: SESSION_NOT_FOUND, REVISION_MISMATCH, REQUEST_ID_REUSED, FORMAT_INVALID and what
             ``engine.appending.accept`` refuses.
     """
-    rows, warnings = read_input(services, append.rows)
+    rows, warnings, usages = read_input(services, append.rows)
     with services.sessions.use(caller.tenant, append.session_id) as live, live.locked():
         found = repeated(services, caller, live.session.key, append.request_id)
         if found is not None:
@@ -48,6 +49,7 @@ def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
         require_revision(live.session, append.expected_revision)
         draft = Draft(services, live)
         first, last = draft.append(rows, append.run_id)
+        keep(draft, usages)
         count_imported(draft)
         _show_life(draft)
         answer = Appended(draft.session.revision, first, last, (*warnings, *draft.warnings))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from foldline import _core
+from foldline.commands.answer_usage import decoded
 from foldline.commands.draft import measured
 from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.services import WEIGHTED_BYTES, Services
-from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
+from foldline.domain.models import Usage
 from foldline.domain.rows import ModelRef, Row
 from foldline.domain.session import Session
 from foldline.engine.refusals import Classified, classify
-from foldline.engine.usage import NormalizedUsage, normalize
+from foldline.engine.usage import from_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ def count_tokens(services: Services, model: ModelRef, text: str | None, rows: Ro
     if text is not None:
         tokens = _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
         return TokenCount(tokens, len(text.encode()), (), estimator, exact)
-    new, warnings = read_input(services, rows)
+    new, warnings, _ = read_input(services, rows)
     session = Session(key=0, tenant="", session_id="", create_time="", model=model)
     stored = measured(services, session, [Row(i + 1, r.body) for i, r in enumerate(new)], 0, {})
     sizes = tuple((r.tokens, r.bytes) for r in stored)
@@ -54,17 +52,11 @@ def classify_error(http_status: int, body: bytes, provider: str = "") -> Classif
     return classify(http_status, body, provider)
 
 
-def normalize_usage(services: Services, model: ModelRef, usage_json: bytes) -> NormalizedUsage:
-    """A provider's usage object as one shape (4.3).
+def normalize_usage(services: Services, model: ModelRef, usage_json: bytes) -> Usage:
+    """A provider's usage as one shape (4.3): its usage object, or the response that holds it.
 
     Raises:
         FoldlineError: FORMAT_INVALID where it is no JSON object.
     """
-    try:
-        raw = msgspec.json.decode(usage_json, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise FoldlineError(
-            Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
-        ) from error
     info = services.model(model)
-    return normalize(info.type, raw, info.prices)
+    return from_response(info.type, decoded(usage_json), info.prices) or Usage()

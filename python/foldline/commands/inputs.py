@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from foldline.commands.services import Services
 from foldline.domain.enums import Format
 from foldline.domain.events import Warning_
+from foldline.domain.ports import MessageUsage
 from foldline.domain.rows import NewRow
 
 
@@ -22,15 +24,23 @@ class RawMessages:
 RowsInput = tuple[NewRow, ...] | RawMessages
 
 
-def read_input(services: Services, given: RowsInput | None) -> tuple[Sequence[NewRow], Sequence[Warning_]]:
-    """The rows of an input and what could not be taken as it was.
+class Input(NamedTuple):
+    """The rows of an input, what could not be taken as it was, and the usage that stood on its messages (R4)."""
+
+    rows: Sequence[NewRow] = ()
+    warnings: Sequence[Warning_] = ()
+    usages: Sequence[MessageUsage] = ()
+
+
+def read_input(services: Services, given: RowsInput | None) -> Input:
+    """Reads what a host appends.
 
     Raises:
         FoldlineError: FORMAT_INVALID.
     """
     if given is None:
-        return (), ()
+        return Input()
     if isinstance(given, tuple):
-        return given, ()
+        return Input(given)
     parsed = services.formats.parse(given.format, given.json)
-    return parsed.rows, parsed.warnings
+    return Input(parsed.rows, parsed.warnings, parsed.usages)

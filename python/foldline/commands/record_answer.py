@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from foldline.commands.answer_usage import decoded, of_body, of_messages, plus
 from foldline.commands.draft import Draft
 from foldline.commands.idempotency import answer_of, remember, repeated
-from foldline.commands.inputs import RawMessages, RowsInput, read_input
+from foldline.commands.inputs import Input, RawMessages, RowsInput, read_input
 from foldline.commands.services import Caller, Services
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, RefusalKind, RunOutcome, StopReason, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
-from foldline.domain.models import COUNT_MAX, Factor, ModelInfo, Usage
+from foldline.domain.models import Usage
 from foldline.domain.rows import AssistantRow, ModelRef, NewRow, ToolCallBlock
 from foldline.domain.session import Prepared, Session
-from foldline.engine import cadence, factor, refusals, usage
+from foldline.engine import cadence, factor, refusals
 from foldline.engine.runs import close_run, require_open
+from foldline.engine.usage import from_response
 
 DID_NOT_FIT = (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE)
 
@@ -89,7 +90,7 @@ def record_answer(
         if found is not None:
             return answer_of(found, Recorded)
         draft = Draft(services, live)
-        if run_id and not _only_usage(outcome):
+        if run_id and not _needs_no_run(outcome):
             require_open(draft.session, run_id)
         recorded = record(draft, outcome, run_id)
         draft.commit(remember(services, caller, request_id, recorded))
@@ -120,10 +121,14 @@ def finish(draft: Draft, outcome: RunOutcome) -> None:
     draft.close_run(closed)
 
 
-def _only_usage(outcome: Outcome) -> bool:
-    """Whether an outcome only brings the usage of an answer, which may come when its run is closed (L1)."""
+def _needs_no_run(outcome: Outcome) -> bool:
+    """Whether an outcome says something only of its request, as usage alone (L1) and a refusal do (4.4).
+
+    It may come when its run is closed: whoever ends a run and then says why it failed has said it.
+    """
     answer = outcome.answer
-    return answer is not None and answer.response is None and not answer.rows and outcome.finish is None
+    usage_alone = answer is not None and answer.response is None and not answer.rows
+    return outcome.refusal is not None or (usage_alone and outcome.finish is None)
 
 
 def record(draft: Draft, outcome: Outcome, run_id: str = "") -> Recorded:
@@ -144,7 +149,7 @@ def record(draft: Draft, outcome: Outcome, run_id: str = "") -> Recorded:
             field="run_id", value=run_id, range=prepared.run_id,
         )  # fmt: skip
     run = session.open_run
-    if not _only_usage(outcome):
+    if not _needs_no_run(outcome):
         run = require_open(session, prepared.run_id)
     if run is not None and run.run_id == prepared.run_id:
         draft.session = replace(session, open_run=replace(run, last_active=draft.now))
@@ -154,7 +159,8 @@ def record(draft: Draft, outcome: Outcome, run_id: str = "") -> Recorded:
         recorded = _answer(draft, prepared, outcome.answer)
     elif outcome.refusal is not None:
         recorded = _refusal(draft, prepared, outcome.refusal)
-    if outcome.finish is not None and draft.session.open_run is not None:
+    run = draft.session.open_run
+    if outcome.finish is not None and run is not None and run.run_id == prepared.run_id:
         finish(draft, outcome.finish)
     return replace(
         recorded,
@@ -178,54 +184,42 @@ def _prepared(services: Services, session: Session, prepare_id: str) -> Prepared
 
 def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
     services = draft.services
-    rows, raw_usage, warnings, model = _read(services, answer)
+    given = read_input(services, answer.rows)
+    rows, warnings = given.rows, given.warnings
+    if answer.response is not None:
+        parsed = services.formats.parse_response(answer.response.format, answer.response.json)
+        rows, warnings = parsed.rows, parsed.warnings
     only_appends = prepared.rewrites == draft.session.rewrites
     kept, dropped = complete_rows(rows, partial=answer.partial)
-    model = model if model.model else prepared.model
-    info = services.model(model)
+    model = answer.model if answer.model.model else prepared.model
     first, last = draft.append([_with_model(r, model) for r in kept], prepared.run_id)
-    normalized = _usage(answer, raw_usage, info)
+    usage = _usage(services, answer, given, model)
+    if model != prepared.model:
+        # Who answered instead has a window, and a factor, of its own.
+        prepared = replace(prepared, model=model, window=services.model(model).context_window)
     raw_tokens = prepared.request_tokens
-    known = services.factor_of(draft.session, prepared.model)
+    known = services.factor_of(draft.session, model)
     estimate = factor.apply(known, raw_tokens)
     record, verdict = cadence.answered(
         draft.session.cadence,
         prepared,
-        normalized.usage if normalized else None,
+        usage,
         revisions_only_appends=only_appends,
         estimate=estimate,
-        media_tokens=prepared.media_tokens,
+        media_tokens=factor.apply(known, prepared.media_tokens),
         answer_tokens=0 if dropped else sum(r.tokens for r in draft.rows if first <= r.offset <= last),
-        aggregated=bool(normalized and normalized.aggregated),
-        model=answer.model if answer.model.model else None,
     )
-    draft.session = replace(draft.session, cadence=record, answers=draft.session.answers + 1)
-    if normalized is not None:
-        draft.session = replace(draft.session, answer_usage=_sum(draft.session.answer_usage, normalized.usage))
+    draft.session = _counted_once(replace(draft.session, cadence=record), prepared, usage)
     if verdict.warning is not None:
         draft.warn(
             verdict.warning,
             _verdict_text(verdict, estimate, prepared),
             event=verdict.warning != WarningCode.USAGE_MISSING,
         )
-    if verdict.learn and verdict.input_tokens:
+    if verdict.learn and verdict.input_tokens and not prepared.metered:
         policy = services.policy(draft.session).policy
         draft.learn(factor.learn(known, raw_tokens, verdict.input_tokens, policy))
-    return Recorded(
-        draft.session.revision, first, last, normalized.usage if normalized else None, verdict.counted,
-        warnings=(*warnings, *dropped),
-    )  # fmt: skip
-
-
-def _read(
-    services: Services, answer: Answer
-) -> tuple[Sequence[NewRow], Mapping[str, Any] | None, Sequence[Warning_], ModelRef]:
-    if answer.response is not None:
-        parsed = services.formats.parse_response(answer.response.format, answer.response.json)
-        named = ModelRef("", "") if not answer.model.model else answer.model
-        return parsed.rows, parsed.usage, parsed.warnings, named
-    rows, warnings = read_input(services, answer.rows)
-    return rows, None, warnings, answer.model
+    return Recorded(draft.session.revision, first, last, usage, verdict.counted, warnings=(*warnings, *dropped))
 
 
 def _with_model(new: NewRow, model: ModelRef) -> NewRow:
@@ -235,17 +229,30 @@ def _with_model(new: NewRow, model: ModelRef) -> NewRow:
     return new
 
 
-def _usage(answer: Answer, raw: Mapping[str, Any] | None, info: ModelInfo) -> usage.NormalizedUsage | None:
+def _counted_once(session: Session, prepared: Prepared, usage: Usage | None) -> Session:
+    """The session's totals with this answer: usage may come in a second call for the same request (L1)."""
+    metered = prepared.metered or (usage is not None and bool(usage.input_tokens))
+    last = session.last_prepared
+    if last is not None and last.prepare_id == prepared.prepare_id:
+        last = replace(last, answered=True, metered=metered)
+    return replace(
+        session,
+        last_prepared=last,
+        answers=session.answers + (not prepared.answered),
+        answer_usage=session.answer_usage if usage is None or prepared.metered else plus(session.answer_usage, usage),
+    )
+
+
+def _usage(services: Services, answer: Answer, given: Input, model: ModelRef) -> Usage | None:
+    """As the host states it, else as the provider reported it: apart, in the response, or on its message."""
     if answer.usage is not None:
-        return usage.NormalizedUsage(answer.usage, missing=not answer.usage.input_tokens)
+        return answer.usage
+    info = services.model(model)
     if answer.usage_json:
-        try:
-            raw = msgspec.json.decode(answer.usage_json, type=dict[str, Any])
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise FoldlineError(
-                Reason.FORMAT_INVALID, f"usage_json is no JSON object: {error}", field="usage_json"
-            ) from error
-    return None if raw is None else usage.normalize(info.type, raw, info.prices)
+        return from_response(info.type, decoded(answer.usage_json), info.prices) or Usage()
+    if answer.response is not None:
+        return of_body(answer.response.json, info)
+    return of_messages(services, model, given.usages)
 
 
 def _verdict_text(verdict: cadence.UsageVerdict, estimate: int, prepared: Prepared) -> str:
@@ -299,33 +306,22 @@ def _is_json(text: str) -> bool:
 
 
 def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
+    """Takes a refusal; the fact it sets is one of the last request only (P6), a reading it is of any (4.4)."""
     classified = refusals.classify(refusal.http_status, refusal.raw_body, prepared.model.provider)
     kind = refusal.kind or classified.kind
-    record = cadence.refused(draft.session.cadence, kind, classified.named_tokens)
-    draft.session = replace(draft.session, cadence=record)
-    if kind in DID_NOT_FIT:
-        named = classified.named_tokens or prepared.window
+    if kind in DID_NOT_FIT and prepared.boundary >= draft.session.cadence.boundaries - 1:
+        record = cadence.refused(draft.session.cadence, kind, classified.named_tokens)
+        draft.session = replace(draft.session, cadence=record)
         draft.event(
             EventKind.DID_NOT_FIT_RECORDED, run_id=prepared.run_id, cause="refused", refusal=kind,
             tokens=classified.named_tokens or 0, limit=classified.named_limit,
         )  # fmt: skip
-        if kind is RefusalKind.CONTEXT_EXCEEDED:
-            known: Factor = draft.services.factor_of(draft.session, prepared.model)
-            policy = draft.services.policy(draft.session).policy
-            draft.learn(factor.learn_refusal(known, prepared.request_tokens, named, policy))
-    finish(draft, RunOutcome.FAILED)
+    if kind is RefusalKind.CONTEXT_EXCEEDED:
+        known = draft.services.factor_of(draft.session, prepared.model)
+        policy = draft.services.policy(draft.session).policy
+        learned = factor.learn_refusal(known, prepared, classified.named_tokens, classified.named_limit, policy)
+        if learned is not known:
+            draft.learn(learned)
+    if draft.session.open_run is not None and draft.session.open_run.run_id == prepared.run_id:
+        finish(draft, RunOutcome.FAILED)
     return Recorded(draft.session.revision, refusal=kind)
-
-
-def _sum(total: Usage, one: Usage) -> Usage:
-    def plus(a: int | None, b: int | None) -> int | None:
-        return None if a is None and b is None else min((a or 0) + (b or 0), COUNT_MAX)
-
-    cost = None if total.cost is None and one.cost is None else (total.cost or 0.0) + (one.cost or 0.0)
-    return Usage(
-        plus(total.input_tokens, one.input_tokens),
-        plus(total.output_tokens, one.output_tokens),
-        plus(total.cached_input_tokens, one.cached_input_tokens),
-        cost,
-        total.currency or one.currency,
-    )

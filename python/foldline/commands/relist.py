@@ -63,7 +63,7 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
         FoldlineError: EDIT_SPLITS_UNIT (X1), FIELD_VALIDATION for a span that is not in the list, FOLD_IN_PROGRESS
             (L2), REVISION_MISMATCH, SUMMARY_ROW_REFUSED for a span that holds a summary, and what an append refuses.
     """
-    rows, warnings = read_input(services, edit.rows)
+    rows, warnings, _ = read_input(services, edit.rows)
     with services.sessions.use(caller.tenant, edit.session_id) as live, live.locked():
         found = repeated(services, caller, live.session.key, edit.request_id)
         if found is not None:

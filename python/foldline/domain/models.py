@@ -43,13 +43,21 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Normalised usage of one call (4.3): ``input_tokens`` counts everything that occupied the window."""
+    """Normalised usage of one call (4.3): ``input_tokens`` counts everything that occupied the window.
+
+    Attributes:
+        cached_input_tokens, cache_write_tokens: parts of ``input_tokens``; ``reasoning_tokens`` of ``output_tokens``.
+        aggregated: it sums several calls, so that it is no reading.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_input_tokens: int | None = None
     cost: float | None = None
     currency: str = ""
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    aggregated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from foldline.domain.rows import ModelRef
 
 
 class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """P1: the provider's input count of the last answered request."""
+    """P1: the provider's input count of the last answered request, which was of ``revision``."""
 
     input_tokens: int
     model: ModelRef
+    revision: int = 0
 
 
 class Anchor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -191,6 +192,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
         beside_tokens, beside_bytes: of everything but the rows; tokens raw.
         first_bounded: list position of the first row it carried shortened.
         paused: list position of an assistant row that waited for its continuation, None for none (R5).
+        window: context window of its model; ``ceiling`` is its W.
+        answered, metered: it has an answer, and that answer's usage, which a session's totals count once.
     """
 
     prepare_id: str
@@ -210,6 +213,9 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     beside_bytes: int = 0
     first_bounded: int | None = None
     paused: int | None = None
+    ceiling: int = 0
+    answered: bool = False
+    metered: bool = False
 
 
 class SourceTotals(msgspec.Struct, frozen=True, omit_defaults=True):

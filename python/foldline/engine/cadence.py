@@ -23,7 +23,6 @@ from foldline.domain.folding import FoldPlan
 from foldline.domain.models import Usage
 from foldline.domain.policy import Policy
 from foldline.domain.pressure import Limits, PressureReport, Signal
-from foldline.domain.rows import ModelRef
 from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading, Spend
 from foldline.engine.pressure import over_hard_limit
 
@@ -303,19 +302,18 @@ def answered(
         return cadence, UsageVerdict(count, warning=WarningCode.USAGE_OUTLIER)
     # Media are counted high on purpose: a request that is mostly media says little about text.
     learn = not prepared.bounded and media_tokens * 10 <= estimate
-    anchored = 0 if cadence.anchor is None else cadence.anchor.revision
-    counted = 0 if cadence.count is None else max(cadence.count.revision, anchored)
-    if not revisions_only_appends or counted > prepared.revision and anchored > prepared.revision:
+    older = cadence.anchor is not None and cadence.anchor.revision > prepared.revision
+    if not revisions_only_appends or older:
         return cadence, UsageVerdict(count, learn=learn)
-    newest = counted <= prepared.revision
-    if newest:
+    last = cadence.count is None or cadence.count.revision <= prepared.revision
+    if last:
         cadence = replace(cadence, count=Reading(count, prepared.model, prepared.revision))
-    if prepared.bounded or anchored > prepared.revision:
-        return cadence, UsageVerdict(count, counted=newest)
+    if prepared.bounded:
+        return cadence, UsageVerdict(count, counted=last)
     anchor = Anchor(count, prepared.revision, prepared.covered_tokens, prepared.model)
     if _counts_the_rows(usage.output_tokens, answer_tokens):
         anchor = replace(anchor, output_tokens=usage.output_tokens or 0, output_covered=answer_tokens)
-    return replace(cadence, anchor=anchor), UsageVerdict(count, counted=newest, anchored=True, learn=learn)
+    return replace(cadence, anchor=anchor), UsageVerdict(count, counted=last, anchored=True, learn=learn)
 
 
 def is_outlier(count: int, prepared: Prepared, estimate: int, media_tokens: int) -> bool:

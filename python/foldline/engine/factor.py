@@ -7,6 +7,7 @@ import math
 from foldline.domain.changes import replace
 from foldline.domain.models import Factor
 from foldline.domain.policy import Policy
+from foldline.domain.session import Prepared
 
 WEIGHT = 0.3
 """Weight of a new reading against all before it."""
@@ -40,11 +41,21 @@ def learn(factor: Factor, estimated_raw: int, reported: int, policy: Policy) -> 
     return replace(factor, value=_bounded(value, policy), error=error, readings=factor.readings + 1)
 
 
-def learn_refusal(factor: Factor, estimated_raw: int, at_least: int, policy: Policy) -> Factor:
-    """Raises the factor after a refusal (4.4): the request held the count it named, else at least W."""
-    if estimated_raw <= 0 or at_least <= factor.value * estimated_raw:
+def learn_refusal(
+    factor: Factor, prepared: Prepared, named_tokens: int | None, named_limit: int | None, policy: Policy
+) -> Factor:
+    """Raises the factor after a refusal (4.4): the request held the count it named, else at least W.
+
+    A server may be run with less than the catalog says: a limit that is named is what the request did not fit. What no
+    text of this size can hold, and requests that are bounded or mostly media, teach nothing (4.3).
+    """
+    raw, most = prepared.request_tokens, prepared.request_bytes + prepared.media_tokens
+    window = prepared.ceiling or prepared.window
+    at_least = named_tokens if named_tokens and named_tokens <= most else min(named_limit or window, window)
+    says_little = prepared.bounded or prepared.media_tokens * 10 > raw or at_least > most
+    if raw <= 0 or says_little or at_least <= factor.value * raw:
         return factor
-    return replace(factor, value=_bounded(at_least / estimated_raw, policy), readings=factor.readings + 1)
+    return replace(factor, value=_bounded(at_least / raw, policy), readings=factor.readings + 1)
 
 
 def _bounded(value: float, policy: Policy) -> float:

@@ -142,7 +142,7 @@ def test_4_4_finding_nothing_to_fold_clears_the_fact_and_nothing_else() -> None:
 def test_l1_an_answer_sets_count_and_anchor() -> None:
     found, verdict = answered(FULL, Usage(input_tokens=680))
     assert found == replace(
-        FULL, count=Reading(680, MODEL), anchor=Anchor(680, 31, 640, MODEL), did_not_fit=None, fit_attempts=0
+        FULL, count=Reading(680, MODEL, 31), anchor=Anchor(680, 31, 640, MODEL), did_not_fit=None, fit_attempts=0
     )
     assert verdict == UsageVerdict(680, counted=True, anchored=True, learn=True)
 
@@ -158,24 +158,22 @@ def test_4_3_a_bounded_answer_anchors_nothing_and_keeps_the_fact() -> None:
     """B4: the older anchor stays; what the provider counted is still the last count."""
     found, verdict = answered(FULL, Usage(input_tokens=680), replace(PREPARED, bounded=True))
     assert (found.anchor, found.did_not_fit) == (FULL.anchor, FULL.did_not_fit)
-    assert (found.count, found.fit_attempts) == (Reading(680, MODEL), 0)
+    assert (found.count, found.fit_attempts) == (Reading(680, MODEL, 31), 0)
     assert verdict == UsageVerdict(680, counted=True)
 
 
 @pytest.mark.parametrize(
-    ("usage", "aggregated", "verdict"),
+    ("usage", "verdict"),
     [
-        (None, False, UsageVerdict()),
-        (Usage(), False, UsageVerdict(warning=WarningCode.USAGE_MISSING)),
-        (Usage(input_tokens=0), False, UsageVerdict(warning=WarningCode.USAGE_MISSING)),
-        (Usage(input_tokens=680), True, UsageVerdict(680, warning=WarningCode.USAGE_AGGREGATED)),
-        (Usage(input_tokens=1_001), False, UsageVerdict(1_001, warning=WarningCode.USAGE_OUTLIER)),
+        (None, UsageVerdict()),
+        (Usage(), UsageVerdict(warning=WarningCode.USAGE_MISSING)),
+        (Usage(input_tokens=0), UsageVerdict(warning=WarningCode.USAGE_MISSING)),
+        (Usage(input_tokens=680, aggregated=True), UsageVerdict(680, warning=WarningCode.USAGE_AGGREGATED)),
+        (Usage(input_tokens=1_001), UsageVerdict(1_001, warning=WarningCode.USAGE_OUTLIER)),
     ],
 )
-def test_4_3_usage_that_is_no_reading_leaves_count_and_anchor(
-    usage: Usage | None, aggregated: bool, verdict: UsageVerdict
-) -> None:
-    found, given = answered(FULL, usage, aggregated=aggregated)
+def test_4_3_usage_that_is_no_reading_leaves_count_and_anchor(usage: Usage | None, verdict: UsageVerdict) -> None:
+    found, given = answered(FULL, usage)
     assert given == verdict
     assert (found.count, found.anchor) == (FULL.count, FULL.anchor)
     assert (found.did_not_fit, found.fit_attempts) == (None, 0)
@@ -221,10 +219,19 @@ def test_l1_late_usage_of_the_last_request_counts() -> None:
     assert found.anchor == Anchor(680, 31, 640, MODEL)
 
 
+def test_l1_usage_of_an_older_request_that_comes_late_is_not_the_last_count() -> None:
+    """B4, P1: a bounded request anchors nothing, so that the older anchor may still come; its count is the newer."""
+    bounded, _ = answered(Cadence(boundaries=12), Usage(input_tokens=600), replace(PREPARED, bounded=True))
+    found, verdict = answered(bounded, Usage(input_tokens=500), replace(PREPARED, revision=25, boundary=10))
+    assert found.count == Reading(600, MODEL, 31)
+    assert found.anchor == Anchor(500, 25, 640, MODEL)
+    assert (verdict.counted, verdict.anchored, verdict.learn) == (False, True, True)
+
+
 def test_l1_usage_that_comes_again_corrects_itself() -> None:
     once, _ = answered(FULL, Usage(input_tokens=680))
     twice, _ = answered(once, Usage(input_tokens=690))
-    assert (twice.count, twice.anchor) == (Reading(690, MODEL), Anchor(690, 31, 640, MODEL))
+    assert (twice.count, twice.anchor) == (Reading(690, MODEL, 31), Anchor(690, 31, 640, MODEL))
 
 
 def test_4_4_a_late_answer_does_not_clear_a_newer_fact() -> None:
@@ -253,7 +260,7 @@ def test_p2_reported_output_stands_for_the_answers_rows(rule: str, output: int |
 
 
 def test_4_3_the_answering_model_is_kept_where_the_host_names_it() -> None:
-    found, _ = answered(Cadence(boundaries=12), Usage(input_tokens=680), model=OTHER)
+    found, _ = answered(Cadence(boundaries=12), Usage(input_tokens=680), replace(PREPARED, model=OTHER))
     assert found.anchor is not None
     assert found.anchor.model == OTHER
 

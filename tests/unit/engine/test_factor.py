@@ -1,12 +1,19 @@
 """4.5: the learned factor."""
 
+import pytest
+from foldline.domain.changes import replace
 from foldline.domain.models import Factor
 from foldline.domain.policy import Estimate, Policy
 from foldline.domain.rows import ModelRef
+from foldline.domain.session import Prepared
 from foldline.engine import factor
 
 MODEL = ModelRef("anthropic", "claude-sonnet-4-5")
 POLICY = Policy()
+REFUSED = Prepared(
+    prepare_id="p", run_id="r", revision=1, boundary=0, rewrites=0, rows=1, covered_tokens=100_000,
+    request_tokens=100_000, request_bytes=400_000, bounded=False, model=MODEL, window=200_000, ceiling=180_000,
+)  # fmt: skip
 
 
 def test_4_5_the_first_reading_is_taken_as_it_is() -> None:
@@ -38,22 +45,45 @@ def test_4_5_it_stays_within_the_policy_bounds() -> None:
     policy = Policy(estimate=Estimate(factor_min=0.8, factor_max=1.2))
     assert factor.learn(Factor(MODEL), 1_000, 9_000, policy).value == 1.2
     assert factor.learn(Factor(MODEL), 1_000, 10, policy).value == 0.8
-    assert factor.learn_refusal(Factor(MODEL), 1_000, 9_000, policy).value == 1.2
+    assert factor.learn_refusal(Factor(MODEL), REFUSED, 190_000, None, policy).value == 1.2
 
 
 def test_4_5_nothing_is_learned_from_nothing() -> None:
     start = Factor(MODEL, 1.1, 0.1, 4)
     assert factor.learn(start, 0, 500, POLICY) == start
     assert factor.learn(start, 500, 0, POLICY) == start
-    assert factor.learn_refusal(start, 0, 500, POLICY) == start
+    assert factor.learn_refusal(start, replace(REFUSED, request_tokens=0), 500, None, POLICY) == start
 
 
 def test_4_4_a_refusal_raises_it_to_what_the_request_held_and_never_lowers_it() -> None:
-    raised = factor.learn_refusal(Factor(MODEL, 1.0, 0.1, 4), 100_000, 131_000, POLICY)
+    raised = factor.learn_refusal(Factor(MODEL, 1.0, 0.1, 4), REFUSED, 131_000, None, POLICY)
     assert factor.apply(raised, 100_000) >= 131_000
     assert raised.readings == 5
     start = Factor(MODEL, 1.5, 0.1, 4)
-    assert factor.learn_refusal(start, 100_000, 131_000, POLICY) == start
+    assert factor.learn_refusal(start, REFUSED, 131_000, None, POLICY) == start
+
+
+@pytest.mark.parametrize(
+    ("case", "refused", "tokens", "limit", "value"),
+    [
+        ("no count: at least W", REFUSED, None, None, 1.8),
+        ("no count: at least the limit named, where the server has less (XB10, XB16)", REFUSED, None, 120_000, 1.2),
+        ("a limit over W says nothing more", REFUSED, None, 1_000_000, 1.8),
+        ("a count beats a limit", REFUSED, 130_000, 120_000, 1.3),
+        ("a count of more than a token a byte is none", REFUSED, 400_001, None, 1.8),
+        ("a count of a token a byte is one", REFUSED, 400_000, None, 2.5),
+        ("zero is unknown", REFUSED, 0, None, 1.8),
+        ("W is not reached by a text of so few bytes", replace(REFUSED, request_bytes=170_000), None, None, 1.0),
+        ("media are allowed for", replace(REFUSED, request_bytes=175_000, media_tokens=9_000), None, None, 1.8),
+        ("mostly media", replace(REFUSED, media_tokens=10_001), 190_000, None, 1.0),
+        ("a bounded request", replace(REFUSED, bounded=True), 190_000, None, 1.0),
+        ("prepared by an older server, without W", replace(REFUSED, ceiling=0), None, None, 2.0),
+    ],
+)
+def test_4_4_what_a_refusal_is_a_reading_of(
+    case: str, refused: Prepared, tokens: int | None, limit: int | None, value: float
+) -> None:
+    assert factor.learn_refusal(Factor(MODEL), refused, tokens, limit, POLICY).value == pytest.approx(value)
 
 
 def test_4_5_estimates_round_up() -> None:

@@ -102,19 +102,24 @@ def usage_of(value: model_pb2.Usage) -> Usage:
         return count_of(value, name)
 
     cost = value.cost if value.HasField("cost") else None
-    return Usage(given("input_tokens"), given("output_tokens"), given("cached_input_tokens"), cost, value.currency)
+    return Usage(
+        given("input_tokens"), given("output_tokens"), given("cached_input_tokens"), cost, value.currency,
+        given("cache_write_tokens"), given("reasoning_tokens"), value.aggregated,
+    )  # fmt: skip
 
 
-def wire_usage(value: Usage | None, *, aggregated: bool = False) -> model_pb2.Usage | None:
+def wire_usage(value: Usage | None) -> model_pb2.Usage | None:
     if value is None:
         return None
     return model_pb2.Usage(
         input_tokens=value.input_tokens,
         output_tokens=value.output_tokens,
         cached_input_tokens=value.cached_input_tokens,
+        cache_write_tokens=value.cache_write_tokens,
+        reasoning_tokens=value.reasoning_tokens,
+        aggregated=value.aggregated,
         cost=value.cost,
         currency=value.currency,
-        aggregated=aggregated,
     )
 
 
