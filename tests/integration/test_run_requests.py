@@ -56,6 +56,20 @@ def test_1_a_continued_run_takes_over_the_request_and_its_user_rows(client: Clie
     assert host.verify().ok, host.verify().faults
 
 
+def test_1_a_run_that_opens_with_results_continues_the_run_that_made_the_calls(client: Client, name: str) -> None:
+    """§1 continued run: rows that come with the opening are its own, not those of a run before it."""
+    host = Host(client, name)
+    host.append(user(f"Fix it. {LONG}"), calls("c"), run_id="r1")
+    went_on = host.prepare("r2", result("c", "broken"))
+    assert went_on.pressure_sent.parts.request > 100
+    for n in range(30):
+        outcome = host.answer(went_on, calls(f"c{n}"))
+        went_on = host.prepare("r2", result(f"c{n}", f"output {n}: {LONG}"), previous_answer=outcome)
+    assert host.get().totals.folds >= 1
+    assert host.offsets()[0] == 1, "the request stays"
+    assert host.verify().ok, host.verify().faults
+
+
 def test_4_4_p6_does_not_act_inside_a_run(client: Client, name: str) -> None:
     """P6: TOO_LARGE leaves the run open; the fact waits for the next whole check."""
     host = Host(client, name)

@@ -305,7 +305,7 @@ def _open(services: Services, draft: Draft, run_id: str) -> None:
         stored = services.store.read_rows(session.key, live.trailing_offsets()) + stored
     facts = [facts_of_stored(r, to_row(r), session, True) for r in stored]
     trailing = _trailing(facts)
-    last_run, last_request = _last_run(services, draft)
+    last_run, last_request = _last_run(services, draft, run_id)
     opened = open_run(session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now)
     run = opened.open_run
     assert run is not None
@@ -326,10 +326,14 @@ def _trailing(facts: Sequence[RowFacts]) -> list[RowFacts]:
     return [f for f in waiting if f.offset in behind] or [f for f in waiting if f.offset in since]
 
 
-def _last_run(services: Services, draft: Draft) -> tuple[str, tuple[int, ...]]:
-    """The run of the last row that has one, and its request and user rows that are still active."""
+def _last_run(services: Services, draft: Draft, run_id: str) -> tuple[str, tuple[int, ...]]:
+    """The run of the last row that has one, and its request and user rows that are still active.
+
+    Rows that come with the opening of ``run_id`` are its own: they answer what the run before them left.
+    """
     live = draft.live
-    last = next((r.run_id for r in reversed(draft.rows) if r.run_id), "") or live.last_run()
+    fresh = [r.run_id for r in reversed(draft.rows) if r.run_id]
+    last = next((r for r in fresh if r != run_id), "") or live.last_run() or next(iter(fresh), "")
     if not last:
         return "", ()
     closed = next((c for c in draft.closed if c.run_id == last), None) or services.store.find_run(
