@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from foldline.domain.changes import replace
-from foldline.domain.enums import RevisionKind
+from foldline.domain.enums import RevisionKind, Trigger
 from foldline.domain.models import Usage
 from foldline.domain.policy import Policy
 from foldline.domain.ports import CallUpdate, Rewrite
@@ -19,6 +19,8 @@ from foldline.domain.rows import AssistantRow, Row
 from foldline.domain.session import Cadence, CallState, Prepared, Session
 from foldline.engine.cadence import transcript_grew
 from foldline.engine.relisting import Sizes, relist
+
+ASKED = (Trigger.MANUAL, Trigger.CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +171,21 @@ def _cadence(session: Session, past: Past, counted: Mapping[int, int], threshold
     """The record of then: boundaries are those up to the newest fold, and one for each answer since."""
     record, folds = session.cadence, past.folds
     fold = folds[-1].record if folds else None
-    since, before = (fold.summary_offset, fold.boundary + 1) if fold else (0, 0)
+    since, counted_then = 0, 0
+    if fold is not None:
+        # The answer to the boundary at which a fold was due comes after it.
+        since, counted_then = fold.summary_offset, fold.boundary + (fold.trigger in ASKED)
     answers = sum(
         1 for r in past.rows if isinstance(r.body, AssistantRow) and r.body.derived_from is None and r.offset > since
     )
-    boundaries = min(record.boundaries, before + answers)
     last_fold = fold.boundary if fold else None
+    boundaries = min(record.boundaries, max(counted_then + answers, 0 if last_fold is None else last_fold + 1))
     # Without a later fold the last attempt may be of then, too.
     last_attempt = record.last_attempt if len(folds) == session.folds else None
     if last_attempt is None or last_attempt >= boundaries:
-        last_attempt = last_fold
+        # One that was written ahead of need counts as a fold and as no attempt (A2).
+        asked = [f.record.boundary for f in folds if f.record and f.record.trigger is not Trigger.BACKGROUND]
+        last_attempt = asked[-1] if asked else None
     newest = next((r for r in reversed(past.rewrites) if r.kind in (RevisionKind.FOLD, RevisionKind.RESTORE)), None)
     left = newest.record.tokens_after if newest and newest.record else None
     guarded = None
