@@ -1,5 +1,6 @@
-"""Strategies for conversations that the two APIs take, and for rows of every type."""
+"""Strategies for conversations that the four APIs take, and for rows of every type."""
 
+from itertools import pairwise
 from typing import Any
 
 from foldline.domain.enums import StopReason
@@ -205,6 +206,205 @@ def anthropic_requests(draw: st.DrawFn) -> Message:
     return draw(maybe(system=st.one_of(st.just(""), words, st.lists(text_block, max_size=2)))) | {"messages": messages}
 
 
+input_text = part(type="input_text", text=blank_or_not)
+output_text = part(type="output_text", text=blank_or_not)
+input_part = st.one_of(
+    input_text,
+    part(type="input_image", image_url=st.one_of(urls, base64.map(lambda d: f"data:image/png;base64,{d}"))),
+    part(type="input_image", file_id=names, detail="auto"),
+    part(type="input_file", filename=words, file_data=base64.map(lambda d: f"data:application/pdf;base64,{d}")),
+    part(type="input_file", file_url=urls),
+    part(type="input_file", file_id=names),
+)
+said_parts = st.lists(st.one_of(output_text, part(type="refusal", refusal=words)), min_size=1, max_size=2)
+encrypted = st.text("gAbc=", min_size=1, max_size=9)
+builtin_calls = {
+    "computer_call": "action",
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+    "tool_search_call": "arguments",
+}
+
+
+@st.composite
+def responses_item(draw: st.DrawFn, number: str) -> Message:
+    """An item that the model made, besides calls of the host."""
+    kind = draw(st.sampled_from(["message", "message", "easy", "reasoning", "web", "image", "new", "compaction"]))
+    if kind == "message":
+        status = draw(st.sampled_from(["completed", "incomplete"]))
+        head = {"type": "message", "role": "assistant"} | draw(
+            maybe(status=st.just(status), phase=st.just("commentary"))
+        )
+        return head | ({"id": f"msg_{number}"} if draw(st.booleans()) else {}) | {"content": draw(said_parts)}
+    if kind == "easy":
+        return {"role": "assistant", "content": draw(words)} | draw(unknown)
+    if kind == "reasoning":
+        texts = st.lists(part(type="summary_text", text=blank_or_not), max_size=2)
+        shown = part(type="reasoning", id=f"rs_{number}", summary=texts)
+        return draw(shown) | draw(maybe(encrypted_content=st.one_of(st.none(), encrypted), content=st.none()))
+    if kind == "web":
+        return draw(part(type="web_search_call", id=f"ws_{number}", status="completed", action=objects))
+    if kind == "image":
+        result = st.one_of(st.none(), base64)
+        return draw(part(type="image_generation_call", id=f"ig_{number}", status="completed", result=result))
+    if kind == "compaction":
+        return draw(part(type="compaction", id=f"cmp_{number}", encrypted_content=encrypted))
+    return draw(part(type="telepathy_call", id=f"tp_{number}", thought=objects))
+
+
+@st.composite
+def responses_call(draw: st.DrawFn, number: str) -> tuple[Message, Message]:
+    """A call and its output."""
+    call_id = f"call_{number}"
+    kind = draw(st.sampled_from(["function_call", "function_call", "custom_tool_call", *builtin_calls]))
+    call: Message = {"type": kind, "call_id": call_id} | draw(unknown) | draw(maybe(status=st.just("completed")))
+    output: Message = {"call_id": call_id} | draw(unknown)
+    if kind in ("function_call", "custom_tool_call"):
+        call |= {"name": draw(names), "arguments" if kind == "function_call" else "input": draw(blank_or_not)}
+        call |= {"id": f"{'fc' if kind == 'function_call' else 'ctc'}_{number}"} if draw(st.booleans()) else {}
+        told = draw(st.one_of(st.just(""), words, st.lists(input_part, max_size=2)))
+        return call, output | {"type": f"{kind}_output", "output": told}
+    call |= {builtin_calls[kind]: draw(objects), "id": f"{kind[:2]}_{number}"}
+    if kind == "computer_call":
+        output["output"] = draw(part(type="computer_screenshot", image_url=urls))
+    elif kind == "tool_search_call":
+        return call, output | {"type": "tool_search_output", "tools": draw(st.lists(objects, max_size=2))}
+    elif kind == "shell_call":
+        output["output"] = draw(st.lists(part(stdout=blank_or_not, stderr="", outcome=objects), max_size=2))
+    elif kind == "apply_patch_call":
+        output |= {"status": draw(st.sampled_from(["completed", "failed"]))} | draw(maybe(output=blank_or_not))
+    else:
+        output["output"] = draw(blank_or_not)
+    return call, output | {"type": f"{kind}_output"}
+
+
+@st.composite
+def responses_answer(draw: st.DrawFn, number: int) -> list[Message]:
+    """The items of an answer, with the outputs of its calls; reasoning never ends it."""
+    made = [draw(responses_item(f"{number}_{i}")) for i in range(draw(st.integers(0, 3)))]
+    pairs = [draw(responses_call(f"{number}_{i}")) for i in range(draw(st.integers(0, 3)))]
+    items = draw(st.permutations([*made, *(call for call, _ in pairs)]))
+    last = items[-1].get("type", "message") if items else "reasoning"
+    if last in ("reasoning", "compaction") or not items:
+        items = [*items, {"type": "message", "role": "assistant", "content": draw(said_parts)}]
+    paired = [(a.get("type"), b.get("type")) for a, b in pairwise(items)]
+    if ("reasoning", "compaction") in paired:
+        items = [item for item in items if item.get("type") != "compaction"]
+    return [*items, *draw(st.permutations([output for _, output in pairs]))]
+
+
+@st.composite
+def responses_requests(draw: st.DrawFn) -> Message:
+    """``{instructions, input}`` as the Responses API takes it, with items and fields that no API has yet."""
+    items: list[Message] = []
+    for number in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(["user", "user", "system", "answer", "answer", "approval"]))
+        if kind == "answer":
+            items += draw(responses_answer(number))
+        elif kind == "approval":
+            items.append({"type": "mcp_approval_response", "approval_request_id": f"mcpr_{number}", "approve": True})
+        elif kind == "user":
+            said = st.one_of(words, st.lists(input_part, min_size=1, max_size=3))
+            items.append(draw(part(role="user", content=said)) | draw(maybe(type=st.just("message"))))
+        else:
+            said = st.one_of(words, st.lists(input_text, min_size=1, max_size=2))
+            items.append(draw(part(role=st.sampled_from(["system", "developer"]), content=said)))
+    given: Any = items if len(items) > 1 or draw(st.booleans()) else draw(words)
+    return draw(maybe(instructions=st.one_of(st.just(""), words))) | {"input": given}
+
+
+signature = st.text("AQab/+_-", min_size=4, max_size=8)
+google_media = st.one_of(
+    part(
+        inlineData=part(
+            mimeType=st.sampled_from(["image/png", "audio/wav", "video/mp4", "application/pdf"]), data=base64
+        )
+    ),
+    part(fileData=part(mimeType=st.sampled_from(["image/png", "video/mp4"]), fileUri=urls), videoMetadata=objects),
+    part(fileData=part(fileUri=urls)),
+)
+google_text = part(text=blank_or_not)
+_SNAKE = {
+    "inlineData": "inline_data", "fileData": "file_data", "functionCall": "function_call",
+    "functionResponse": "function_response", "thoughtSignature": "thought_signature", "mimeType": "mime_type",
+    "fileUri": "file_uri", "executableCode": "executable_code", "codeExecutionResult": "code_execution_result",
+    "videoMetadata": "video_metadata",
+}  # fmt: skip
+
+
+def snake(value: Message) -> Message:
+    """A part with its own fields and its blob's in snake_case."""
+    blobs = {
+        k: {_SNAKE.get(i, i): v for i, v in b.items()} for k, b in value.items() if k in ("inlineData", "fileData")
+    }
+    return {_SNAKE.get(k, k): v for k, v in (value | blobs).items()}
+
+
+@st.composite
+def spelled(draw: st.DrawFn, strategy: st.SearchStrategy[Message]) -> Message:
+    value = draw(strategy)
+    return snake(value) if draw(st.integers(0, 3)) == 0 else value
+
+
+@st.composite
+def google_said(draw: st.DrawFn) -> Message:
+    """A part that the model made, besides calls of the host."""
+    signed = draw(maybe(thoughtSignature=signature))
+    kind = draw(st.sampled_from(["text", "text", "thought", "image", "new"]))
+    if kind == "thought":
+        return draw(part(text=blank_or_not, thought=True)) | signed
+    if kind == "image":
+        return draw(part(inlineData=part(mimeType="image/png", data=base64))) | signed
+    return (draw(google_text) if kind == "text" else {"dream": draw(objects)}) | signed
+
+
+@st.composite
+def google_answer(draw: st.DrawFn, number: int) -> list[Message]:
+    """A model's content with the content that answers its calls, if it made any."""
+    parts = draw(st.lists(spelled(google_said()), max_size=2))
+    if draw(st.booleans()):
+        parts += [draw(part(executableCode=part(language="PYTHON", code=words)))]
+        parts += [draw(part(codeExecutionResult=part(outcome="OUTCOME_OK", output=blank_or_not)))]
+    called = draw(st.lists(st.sampled_from(["soil", "vent", "water"]), max_size=3))
+    has_ids = draw(st.booleans())
+    calls: list[Message] = []
+    answers: list[Message] = []
+    for i, name in enumerate(called):
+        named: Message = {"name": name} | ({"id": f"g{number}_{i}"} if has_ids else {})
+        call = {"functionCall": named | draw(maybe(args=st.one_of(objects, st.none())))} | draw(unknown)
+        calls.append(call | draw(maybe(thoughtSignature=signature)))
+        text_of = st.sampled_from(["output", "error", "result", "content"]).flatmap(
+            lambda key: blank_or_not.map(lambda said: {key: said})
+        )
+        media = st.lists(part(inlineData=part(mimeType="image/png", data=base64)), max_size=1)
+        told = {"response": draw(st.one_of(text_of, objects))} | draw(maybe(parts=media, willContinue=st.booleans()))
+        answers.append({"functionResponse": named | told} | draw(unknown))
+    if not parts and not calls:
+        parts = [draw(google_text)]
+    answer: Message = {"role": "model", "parts": [*parts, *(snake(c) if draw(st.booleans()) else c for c in calls)]}
+    if not calls:
+        return [answer]
+    more = draw(st.lists(spelled(st.one_of(google_text, google_media)), max_size=2))
+    role = draw(st.sampled_from(["user", "user", "function"]))
+    return [answer, {"role": role, "parts": [*draw(st.permutations(answers)), *more]} | draw(unknown)]
+
+
+@st.composite
+def google_requests(draw: st.DrawFn) -> Message:
+    """``{systemInstruction, contents}``, neighbours of one role included."""
+    contents: list[Message] = []
+    for number in range(draw(st.integers(1, 5))):
+        if not contents or draw(st.booleans()):
+            parts = draw(st.lists(spelled(st.one_of(google_text, google_media)), min_size=1, max_size=3))
+            contents.append({"role": "user", "parts": parts} | draw(unknown))
+        else:
+            contents += draw(google_answer(number))
+    system = part(parts=st.lists(google_text, min_size=1, max_size=2))
+    name = draw(st.sampled_from(["systemInstruction", "system_instruction"]))
+    return ({name: draw(system)} if draw(st.booleans()) else {}) | {"contents": contents}
+
+
 any_text = st.text(max_size=20)
 content_blocks = st.one_of(
     any_text.map(TextBlock),
@@ -225,7 +425,9 @@ spoken_blocks = st.one_of(
 )
 contents = st.lists(content_blocks, min_size=1, max_size=3).map(tuple)
 call_ids = st.one_of(st.sampled_from(["a", "b", "a.b"]), st.text(min_size=1, max_size=60))
-models = st.sampled_from([ModelRef(), ModelRef("openai", "gpt-x"), ModelRef("anthropic", "claude-x")])
+models = st.sampled_from(
+    [ModelRef(), ModelRef("openai", "gpt-x"), ModelRef("anthropic", "claude-x"), ModelRef("google", "gemini-x")]
+)
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """W4, R2: generated conversations go round without loss, and everything renders to what the endpoints take."""
 
 import json
+from itertools import groupby
 
 from foldline import formats
 from foldline.domain.arrangement import AssistantItem, ResultsItem, UserItem, UserKind
@@ -11,11 +12,42 @@ from foldline.engine.render import arrange
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.property.provider_messages import anthropic_requests, chat_messages, row_lists
+from tests.property.provider_messages import (
+    anthropic_requests,
+    chat_messages,
+    google_requests,
+    responses_requests,
+    row_lists,
+)
 from tests.unit.formats.transcripts import arranged, canon, dump, load, stored, through
-from tests.validity import anthropic_faults, openai_chat_faults
+from tests.validity import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
 
 CHAT, ANTHROPIC, CANONICAL = Format.OPENAI_CHAT, Format.ANTHROPIC_MESSAGES, Format.CANONICAL
+RESPONSES, GOOGLE = Format.OPENAI_RESPONSES, Format.GOOGLE_GENAI
+PROVIDERS = (CHAT, RESPONSES, ANTHROPIC, GOOGLE)
+FAULTS = {
+    CHAT: openai_chat_faults,
+    RESPONSES: openai_responses_faults,
+    ANTHROPIC: anthropic_faults,
+    GOOGLE: google_faults,
+}
+requests = st.one_of(
+    chat_messages().map(lambda given: (CHAT, given)),
+    responses_requests().map(lambda given: (RESPONSES, given)),
+    anthropic_requests().map(lambda given: (ANTHROPIC, given)),
+    google_requests().map(lambda given: (GOOGLE, given)),
+)
+"""(format, what a host sends in it)"""
+
+
+def messages_of(fmt, out):
+    return out if fmt is CHAT else out[{RESPONSES: "input", ANTHROPIC: "messages", GOOGLE: "contents"}[fmt]]
+
+
+def assert_valid(fmt, rendered):
+    out = load(rendered.json)
+    if messages_of(fmt, out):
+        assert FAULTS[fmt](out) == [], out
 
 
 @given(chat_messages())
@@ -33,45 +65,56 @@ def test_w4_anthropic_requests_go_round_without_loss(request):
     assert not parsed.warnings
 
 
-@given(chat_messages())
-def test_w4_chat_messages_are_valid_for_anthropic(messages):
-    out, _, _ = through(messages, CHAT, ANTHROPIC)
-    if out["messages"]:
-        assert anthropic_faults(out) == []
+@given(responses_requests())
+def test_w4_responses_requests_go_round_without_loss(request):
+    out, parsed, rendered = through(request, RESPONSES)
+    assert canon(out) == canon(load(dump(request)))
+    assert not parsed.warnings
+    lost = [w.message for w in rendered.warnings if "errors" not in w.message]
+    assert not lost
 
 
-@given(anthropic_requests())
-def test_w4_anthropic_requests_are_valid_for_chat(request):
-    out, _, _ = through(request, ANTHROPIC, CHAT)
-    assert openai_chat_faults(out) == []
+@given(google_requests())
+def test_w4_google_requests_go_round_without_loss(request):
+    out, parsed, rendered = through(request, GOOGLE)
+    assert canon(out) == canon(load(dump(request)))
+    assert not parsed.warnings
+    assert not rendered.warnings
+
+
+@given(requests)
+def test_w4_requests_are_valid_for_every_other_api(request):
+    source, given_ = request
+    arrangement = arranged(formats.parse(source, dump(given_)).rows)
+    for fmt in PROVIDERS:
+        if fmt is not source:
+            assert_valid(fmt, formats.render(fmt, arrangement))
 
 
 @given(row_lists())
-def test_r5_rows_of_every_type_render_validly_to_both(rows):
+def test_r5_rows_of_every_type_render_validly_to_each(rows):
     arrangement = arranged(rows)
-    chat = load(formats.render(CHAT, arrangement).json)
-    anthropic = load(formats.render(ANTHROPIC, arrangement).json)
-    if chat:
-        assert openai_chat_faults(chat) == []
-    if anthropic["messages"]:
-        assert anthropic_faults(anthropic) == []
+    for fmt in PROVIDERS:
+        assert_valid(fmt, formats.render(fmt, arrangement))
 
 
 @given(row_lists(), st.data())
-def test_r5_what_a_fold_leaves_renders_validly_to_both(rows, data):
+def test_r5_what_a_fold_leaves_renders_validly_to_each(rows, data):
     arrangement = _folded(rows, data)
-    assert openai_chat_faults(load(formats.render(CHAT, arrangement).json)) == []
-    assert anthropic_faults(load(formats.render(ANTHROPIC, arrangement).json)) == []
+    for fmt in PROVIDERS:
+        assert_valid(fmt, formats.render(fmt, arrangement))
 
 
-@given(chat_messages(), anthropic_requests(), st.data())
-def test_r5_notes_of_messages_whose_neighbours_folded_do_no_harm(chat, request, data):
-    of_chat = _folded(formats.parse(CHAT, dump(chat)).rows, data)
-    assert anthropic_faults(load(formats.render(ANTHROPIC, of_chat).json)) == []
-    of_anthropic = _folded(formats.parse(ANTHROPIC, dump(request)).rows, data)
-    assert openai_chat_faults(load(formats.render(CHAT, of_anthropic).json)) == []
-    messages = load(formats.render(ANTHROPIC, of_anthropic).json)["messages"]
-    assert messages[0]["role"] == "user"
+@given(requests, st.data())
+def test_r5_notes_of_messages_whose_neighbours_folded_do_no_harm(request, data):
+    source, given_ = request
+    arrangement = _folded(formats.parse(source, dump(given_)).rows, data)
+    for fmt in PROVIDERS:
+        rendered = formats.render(fmt, arrangement)
+        if fmt is not source:
+            assert_valid(fmt, rendered)
+        elif fmt in (ANTHROPIC, GOOGLE):
+            assert messages_of(fmt, load(rendered.json))[0]["role"] == "user"
 
 
 def _folded(rows, data):
@@ -87,7 +130,7 @@ def _folded(rows, data):
 def test_w4_nothing_is_lost_silently(rows):
     """Every text and call stands in the request, or a warning names its row's loss."""
     arrangement = arranged(rows)
-    for fmt in (CHAT, ANTHROPIC):
+    for fmt in PROVIDERS:
         rendered = formats.render(fmt, arrangement)
         lost = " ".join(w.message for w in rendered.warnings if w.code is WarningCode.FORMAT_LOSS)
         strings = set(_strings(load(rendered.json)))
@@ -106,13 +149,14 @@ def test_w4_nothing_is_lost_silently(rows):
 
 @given(row_lists())
 def test_spans_name_every_row_once(rows):
+    """In responses an answer is several items, each of which names its row."""
     arrangement = arranged(rows)
     sent = sorted(offset for item in arrangement.items for offset in item.offsets)
-    for fmt in (CHAT, ANTHROPIC):
+    for fmt in PROVIDERS:
         rendered = formats.render(fmt, arrangement)
-        out = load(rendered.json)
-        assert len(rendered.spans) == len(out if fmt is CHAT else out["messages"])
-        named = sorted([offset for span in rendered.spans for offset in span] + list(rendered.system))
+        assert len(rendered.spans) == len(messages_of(fmt, load(rendered.json)))
+        spans = [span for span, _ in groupby(rendered.spans)] if fmt is RESPONSES else rendered.spans
+        named = sorted([offset for span in spans for offset in span] + list(rendered.system))
         left_out = set(sent) - set(named)
         assert len(named) == len(set(named))
         assert not left_out or any("left out" in w.message for w in rendered.warnings)
@@ -131,13 +175,13 @@ def test_w4_rows_go_round_as_rows(rows):
     assert [by_offset[offset] for offset in sent] == [given[offset - 1] for offset in sent]
 
 
-@given(st.one_of(chat_messages(), anthropic_requests()), st.data())
-def test_r2_damaged_messages_are_refused_or_read_never_worse(messages, data):
+@given(requests, st.data())
+def test_r2_damaged_messages_are_refused_or_read_never_worse(request, data):
     """Whatever a byte of the JSON becomes, the answer is rows or FORMAT_INVALID."""
-    raw = bytearray(dump(messages))
+    raw = bytearray(dump(request[1]))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    for fmt in (CHAT, ANTHROPIC, CANONICAL):
+    for fmt in (*PROVIDERS, CANONICAL):
         try:
             rows = formats.parse(fmt, bytes(raw)).rows
         except FoldlineError as error:
@@ -150,9 +194,9 @@ def test_r2_damaged_messages_are_refused_or_read_never_worse(messages, data):
 
 
 @given(row_lists())
-def test_what_chat_sends_comes_back_as_it_was_sent(rows):
+def test_what_is_sent_comes_back_as_it_was_sent(rows):
     """Rendering and parsing meet: a request read again renders to itself."""
-    for fmt in (CHAT, ANTHROPIC):
+    for fmt in PROVIDERS:
         sent = load(formats.render(fmt, arranged(rows)).json)
         again, _, _ = through(sent, fmt)
         assert canon(again) == canon(sent)
@@ -172,5 +216,9 @@ def _strings(value):
 def _calls(fmt, out):
     if fmt is CHAT:
         return sum(len(m.get("tool_calls") or []) for m in out)
+    if fmt is RESPONSES:
+        return sum(item.get("type") == "function_call" for item in out["input"])
+    if fmt is GOOGLE:
+        return sum("functionCall" in part for content in out["contents"] for part in content["parts"])
     blocks = (b for m in out["messages"] if isinstance(m["content"], list) for b in m["content"])
     return sum(b["type"] == "tool_use" for b in blocks)

@@ -7,6 +7,7 @@ carries the signature that the API documents for such calls, since newer models 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -51,6 +52,7 @@ from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
 
 _GOOGLE = frozenset({"google", "vertex", "vertexai", "gemini"})
+_SIGNATURE = re.compile(r"[a-zA-Z0-9+/_-]+={0,2}")
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What the API documents for calls of a model that signs none."""
 EMPTY_TEXT = "(no content)"
@@ -219,7 +221,7 @@ class _Writing:
                 self._check_arguments(block, offsets)
             elif takes(block, place) or (place is Place.RESULT and is_value(block)):
                 out.append(block)
-            elif isinstance(block, ReasoningBlock) and provider in _GOOGLE and block.signature and not block.extra:
+            elif isinstance(block, ReasoningBlock) and provider in _GOOGLE and _is_signed(block):
                 out.append(with_notes(block, FORMAT, {"as": "thought"}))
             else:
                 self._replace(out, block, place, offsets)
@@ -254,6 +256,11 @@ class _Writing:
         out["contents"] = [content.to_json() for content in self.contents]
         spans = tuple(tuple(content.offsets) for content in self.contents)
         return Rendered(dumps(out), self.losses.warnings(), spans, tuple(self.system_offsets))
+
+
+def _is_signed(block: ReasoningBlock) -> bool:
+    """Whether a block that came as a typed row can be a thought of the API: its signature is base64."""
+    return not block.extra and bool(_SIGNATURE.fullmatch(block.signature))
 
 
 def _message_notes(notes: Notes) -> Notes:

@@ -193,7 +193,7 @@ def write_reasoning(block: ReasoningBlock) -> dict[str, Json]:
 def _reasoning(block: ReasoningBlock) -> dict[str, Json]:
     said = [{"type": "summary_text", "text": block.text}] if block.text else []
     item: dict[str, Json] = {"type": "reasoning", "summary": said}
-    if block.signature:
+    if block.signature.startswith("rs_") and len(block.signature) <= LONGEST_ID:
         item["id"] = block.signature
     if block.state:
         item["encrypted_content"] = block.state
