@@ -62,8 +62,8 @@ def measure_rows(rows: Sequence[bytes], encoding: str | None) -> list[tuple[int,
 
 # Bounding (B1, B2)
 def water_fill(sizes: Sequence[int], budget: int, minimum: int) -> list[int] | None: ...
-def tokens_within(texts: Sequence[str], budget: int, encoding: str) -> list[int]:
-    """Tokens of each text; of one over its share of the budget only some number above the share."""
+def tokens_within(texts: Sequence[str], budget: int, least: int, encoding: str) -> list[int]:
+    """Tokens of each text; of one over its share of the budget, and over ``least``, only some number above both."""
 
 def shorten_many(
     items: Sequence[tuple[str, tuple[int | None, int | None, int | None], str, str]],

@@ -101,6 +101,15 @@ def test_b1_a_head_by_tokens_fits_and_is_about_as_long_as_trying_all_finds(
     assert kept >= longest - longest // 8 - 24
 
 
+def test_b2_what_costs_no_tokens_is_no_reason_to_try_for_ever() -> None:
+    """Single spaces weigh nothing, so that some text is left of a budget of nothing."""
+    for text in (" ", " a b c", "- - - -" * 50, " " + "x" * 90):
+        for head_tail in (False, True):
+            for tokens in range(12):
+                found, kept, _, _ = fast(text, (None, None, tokens), None, head_tail)
+                assert kept == 0 or tokens_of(found, None) <= tokens
+
+
 @given(TEXTS, st.none() | st.integers(0, 120), st.none() | st.integers(0, 500), ENCODINGS)
 def test_b2_head_and_tail_fit_and_stand_around_the_omission(
     text: str, tokens: int | None, plain: int | None, encoding: str | None
@@ -133,14 +142,16 @@ def kept_parts(kept: str, text: str) -> tuple[str, str]:
     return kept, ""
 
 
-@given(st.lists(TEXTS, max_size=8), st.integers(0, 600), st.sampled_from(["cl100k_base", "o200k_base"]))
+@given(
+    st.lists(TEXTS, max_size=8), st.integers(0, 600), st.integers(0, 40), st.sampled_from(["cl100k_base", "o200k_base"])
+)
 def test_b1_counting_no_further_than_the_share_gives_the_same_shares(
-    texts: list[str], budget: int, encoding: str
+    texts: list[str], budget: int, least: int, encoding: str
 ) -> None:
     whole = _core.count_tokens_many(texts, encoding)
-    found = _core.tokens_within(texts, budget, encoding)
+    found = _core.tokens_within(texts, budget, least, encoding)
     shares = _core.water_fill(whole, budget, 0)
     assert _core.water_fill(found, budget, 0) == shares
     assert shares is not None
     for size, counted, share in zip(whole, found, shares, strict=True):
-        assert counted == size if size <= share else share < counted <= size
+        assert counted == size if size <= max(share, least) else max(share, least) < counted <= size

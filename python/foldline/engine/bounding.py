@@ -37,7 +37,8 @@ class BoundableResult:
     """A result that may be shortened: the run's own, or another's that no request carried yet (B7).
 
     Attributes:
-        tokens: raw estimate of the row, before the factor; of a text alone, its tokens, or any number above its share.
+        tokens: raw estimate of the row, before the factor; of a text alone, its tokens, or any number above both its
+            share and the least one.
         bytes: of the row in the request body; of a text alone, its UTF-8.
     """
 
@@ -84,7 +85,7 @@ def plan(
         factor: the learned factor.
     """
     before = previous or Share()
-    smallest = max(bounding.min_bytes, SMALLEST_SHARE)
+    smallest = smallest_share(bounding)
     raw_budget = None if token_budget is None else math.floor(token_budget / factor)
     smallest_tokens = math.ceil(smallest / BYTES_A_TOKEN / factor)
     by_tokens = _axis([r.tokens for r in results], raw_budget, smallest_tokens, before.tokens)
@@ -96,6 +97,11 @@ def plan(
         return None
     over_bytes = byte_budget is not None and sum(r.bytes for r in results) > byte_budget
     return BoundPlan(share, cut, fits, by_bytes=over_bytes or (share.tokens is None and byte_budget is not None))
+
+
+def smallest_share(bounding: Bounding) -> int:
+    """Bytes of the least share that is worth sending (B8)."""
+    return max(bounding.min_bytes, SMALLEST_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

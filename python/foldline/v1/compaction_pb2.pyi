@@ -672,7 +672,7 @@ class BoundedResult(_message.Message):
     WHOLE_BYTES_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
-    """Offset of the result row."""
+    """Offset of the result row. In answers of `BoundResults` the place of the text in the request, from 1."""
     call_id: _builtins.str
     """Id of the call."""
     kept_bytes: _builtins.int

@@ -623,7 +623,7 @@ class CheckPressureRequest(_message.Message):
 
     @_builtins.property
     def transcript(self) -> Global___HostTranscript:
-        """Transcript of a host-owned session. Absent: the session's own."""
+        """Transcript of a host-owned session, which must send it. Absent: the session's own."""
 
     @_builtins.property
     def override(self) -> _policy_pb2.Policy:
@@ -660,7 +660,7 @@ class CheckPressureResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     fold_due: _builtins.bool
-    """Whether `PrepareRequest` would fold now."""
+    """Whether `PrepareRequest`, or `CompactTranscript`, would fold now."""
     skip: _compaction_pb2.SkipReason.ValueType
     """Why it would not, though a signal tripped. Unspecified: no signal tripped, or it would."""
     revision: _builtins.int
@@ -703,14 +703,18 @@ class HostTranscript(_message.Message):
     open_run_start: _builtins.str
     """Id of the first row of the open run's request. Empty: no run is open."""
     run_id: _builtins.str
-    """Id of the open run. Empty: none."""
+    """Id of the open run. Empty: the run is named by its start, if one is open."""
     @_builtins.property
     def input(self) -> _row_pb2.RowInput:
         """The rows, in order."""
 
     @_builtins.property
     def row_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The host's ids of the rows or raw messages, one each, in order. At most 262 144, each 1 to 128 bytes and once."""
+        """The host's ids of the rows or raw messages, one each, in order. At most 262 144, each 1 to 128 bytes and once.
+        An id names one content for as long as the session lives: once its row has folded, another content under it is
+        refused. Rows of one message stay or fold together. A summary may be sent as it was given, or as a user message of
+        its text; its id is the host's to choose.
+        """
 
     def __init__(
         self,
@@ -1062,7 +1066,7 @@ class CompactTranscriptRequest(_message.Message):
     request_id: _builtins.str
     """Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised."""
     manual: _builtins.bool
-    """True folds whatever the signals and the cadence say (P7)."""
+    """True folds whatever the signals and the cadence say (P7), and counts no boundary."""
     instructions: _builtins.str
     """What the summary should mind. At most 16 KiB."""
     @_builtins.property
@@ -1113,6 +1117,7 @@ class CompactTranscriptResponse(_message.Message):
     SKIP_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    PREPARE_ID_FIELD_NUMBER: _builtins.int
     summary_before_row_id: _builtins.str
     """Id of the kept row the summary stands before. Empty: it stands last."""
     projection_id: _builtins.str
@@ -1121,6 +1126,10 @@ class CompactTranscriptResponse(_message.Message):
     """Why nothing folded. Unspecified: nothing was due, or it folded."""
     failure: _compaction_pb2.FailureKind.ValueType
     """Why the attempt failed. Unspecified: none failed."""
+    prepare_id: _builtins.str
+    """Id to record usage or a refusal under with `RecordAnswer`, without rows: of the request that is made from this
+    answer's list, once its projection is committed. Empty for a manual fold.
+    """
     @_builtins.property
     def kept_row_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the rows to keep, in order. At most 262 144."""
@@ -1163,10 +1172,11 @@ class CompactTranscriptResponse(_message.Message):
         skip: _compaction_pb2.SkipReason.ValueType = ...,
         failure: _compaction_pb2.FailureKind.ValueType = ...,
         warnings: _abc.Iterable[_warning_pb2.Warning] | None = ...,
+        prepare_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pressure", b"pressure", "projection_expire_time", b"projection_expire_time", "record", b"record", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded_row_ids", b"discarded_row_ids", "failure", b"failure", "kept_row_ids", b"kept_row_ids", "pressure", b"pressure", "projection_expire_time", b"projection_expire_time", "projection_id", b"projection_id", "record", b"record", "skip", b"skip", "summary", b"summary", "summary_before_row_id", b"summary_before_row_id", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded_row_ids", b"discarded_row_ids", "failure", b"failure", "kept_row_ids", b"kept_row_ids", "prepare_id", b"prepare_id", "pressure", b"pressure", "projection_expire_time", b"projection_expire_time", "projection_id", b"projection_id", "record", b"record", "skip", b"skip", "summary", b"summary", "summary_before_row_id", b"summary_before_row_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1292,7 +1302,7 @@ class BoundResultsRequest(_message.Message):
 
     @_builtins.property
     def model(self) -> _model_pb2.ModelRef:
-        """Model whose vocabulary sizes the token axis. Absent: two bytes a token."""
+        """Model whose vocabulary sizes the token axis. Absent, or one whose vocabulary is not embedded: two bytes a token."""
 
     @_builtins.property
     def bounding(self) -> _policy_pb2.BoundingPolicy:
@@ -1357,10 +1367,14 @@ class BoundResultsResponse(_message.Message):
     BOUNDED_FIELD_NUMBER: _builtins.int
     TOO_LARGE_FIELD_NUMBER: _builtins.int
     too_large: _builtins.bool
-    """True when even the least share a result does not fit (B8)."""
+    """True when even the least share a result does not fit (B8); results over that share are shortened to it all the
+    same.
+    """
     @_builtins.property
     def bounded(self) -> _containers.RepeatedCompositeFieldContainer[_compaction_pb2.BoundedResult]:
-        """The results that were shortened, in order; the others stay whole. At most 10 000."""
+        """The results that were shortened, in order, each with its place among the results of the request, from 1, as its
+        offset; the others stay whole. At most 10 000.
+        """
 
     def __init__(
         self,

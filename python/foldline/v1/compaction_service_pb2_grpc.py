@@ -190,30 +190,33 @@ class CompactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CompactTranscript(self, request, context):
-        """Folds a transcript that the host keeps and stages memory and archive under a projection (H3). Idempotent by
-        `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
+        projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
+        again. A session has one projection at a time: a fold staged later removes it, and while the list only grew behind
+        what it was made from, it is given again. A failure of a manual fold is an error of the RPC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitProjection(self, request, context):
-        """Publishes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Publishes a projection, in one transaction. Idempotent by itself: a repeat answers the same. One that was aborted or
+        gave way to another fails with `PROJECTION_NOT_FOUND`, one that ran out with `PROJECTION_EXPIRED`: put the rows it
+        stands for back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AbortProjection(self, request, context):
-        """Removes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Removes a projection. Idempotent by itself. One that was committed fails with `PROJECTION_NOT_FOUND`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BoundResults(self, request, context):
-        """Shortens tool results to a limit (9), for no session. Changes nothing. Until it is built, answers
-        UNIMPLEMENTED with the reason `NOT_YET`.
+        """Shortens tool results to limits of bytes and tokens (9), for no session. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,17 +67,20 @@ class CompactionServiceStub:
     GetCheckpoint: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.GetCheckpointRequest, _compaction_service_pb2.GetCheckpointResponse]
     """Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
     CompactTranscript: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.CompactTranscriptRequest, _compaction_service_pb2.CompactTranscriptResponse]
-    """Folds a transcript that the host keeps and stages memory and archive under a projection (H3). Idempotent by
-    `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
+    projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
+    again. A session has one projection at a time: a fold staged later removes it, and while the list only grew behind
+    what it was made from, it is given again. A failure of a manual fold is an error of the RPC.
     """
     CommitProjection: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.CommitProjectionRequest, _compaction_service_pb2.CommitProjectionResponse]
-    """Publishes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
-    AbortProjection: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.AbortProjectionRequest, _compaction_service_pb2.AbortProjectionResponse]
-    """Removes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
-    BoundResults: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.BoundResultsRequest, _compaction_service_pb2.BoundResultsResponse]
-    """Shortens tool results to a limit (9), for no session. Changes nothing. Until it is built, answers
-    UNIMPLEMENTED with the reason `NOT_YET`.
+    """Publishes a projection, in one transaction. Idempotent by itself: a repeat answers the same. One that was aborted or
+    gave way to another fails with `PROJECTION_NOT_FOUND`, one that ran out with `PROJECTION_EXPIRED`: put the rows it
+    stands for back.
     """
+    AbortProjection: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.AbortProjectionRequest, _compaction_service_pb2.AbortProjectionResponse]
+    """Removes a projection. Idempotent by itself. One that was committed fails with `PROJECTION_NOT_FOUND`."""
+    BoundResults: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.BoundResultsRequest, _compaction_service_pb2.BoundResultsResponse]
+    """Shortens tool results to limits of bytes and tokens (9), for no session. Changes nothing."""
 
 @_typing.type_check_only
 class CompactionServiceAsyncStub(CompactionServiceStub):
@@ -118,17 +121,20 @@ class CompactionServiceAsyncStub(CompactionServiceStub):
     GetCheckpoint: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.GetCheckpointRequest, _compaction_service_pb2.GetCheckpointResponse]  # type: ignore[assignment]
     """Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
     CompactTranscript: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.CompactTranscriptRequest, _compaction_service_pb2.CompactTranscriptResponse]  # type: ignore[assignment]
-    """Folds a transcript that the host keeps and stages memory and archive under a projection (H3). Idempotent by
-    `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
+    projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
+    again. A session has one projection at a time: a fold staged later removes it, and while the list only grew behind
+    what it was made from, it is given again. A failure of a manual fold is an error of the RPC.
     """
     CommitProjection: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.CommitProjectionRequest, _compaction_service_pb2.CommitProjectionResponse]  # type: ignore[assignment]
-    """Publishes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
-    AbortProjection: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.AbortProjectionRequest, _compaction_service_pb2.AbortProjectionResponse]  # type: ignore[assignment]
-    """Removes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
-    BoundResults: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.BoundResultsRequest, _compaction_service_pb2.BoundResultsResponse]  # type: ignore[assignment]
-    """Shortens tool results to a limit (9), for no session. Changes nothing. Until it is built, answers
-    UNIMPLEMENTED with the reason `NOT_YET`.
+    """Publishes a projection, in one transaction. Idempotent by itself: a repeat answers the same. One that was aborted or
+    gave way to another fails with `PROJECTION_NOT_FOUND`, one that ran out with `PROJECTION_EXPIRED`: put the rows it
+    stands for back.
     """
+    AbortProjection: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.AbortProjectionRequest, _compaction_service_pb2.AbortProjectionResponse]  # type: ignore[assignment]
+    """Removes a projection. Idempotent by itself. One that was committed fails with `PROJECTION_NOT_FOUND`."""
+    BoundResults: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.BoundResultsRequest, _compaction_service_pb2.BoundResultsResponse]  # type: ignore[assignment]
+    """Shortens tool results to limits of bytes and tokens (9), for no session. Changes nothing."""
 
 class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Prepares model calls, records their answers, and folds. Every RPC needs a key of the session's tenant."""
@@ -232,8 +238,10 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.CompactTranscriptRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.CompactTranscriptResponse, _abc.Awaitable[_compaction_service_pb2.CompactTranscriptResponse]]:
-        """Folds a transcript that the host keeps and stages memory and archive under a projection (H3). Idempotent by
-        `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
+        projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
+        again. A session has one projection at a time: a fold staged later removes it, and while the list only grew behind
+        what it was made from, it is given again. A failure of a manual fold is an error of the RPC.
         """
 
     @_abc_1.abstractmethod
@@ -242,7 +250,10 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.CommitProjectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.CommitProjectionResponse, _abc.Awaitable[_compaction_service_pb2.CommitProjectionResponse]]:
-        """Publishes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
+        """Publishes a projection, in one transaction. Idempotent by itself: a repeat answers the same. One that was aborted or
+        gave way to another fails with `PROJECTION_NOT_FOUND`, one that ran out with `PROJECTION_EXPIRED`: put the rows it
+        stands for back.
+        """
 
     @_abc_1.abstractmethod
     def AbortProjection(
@@ -250,7 +261,7 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.AbortProjectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.AbortProjectionResponse, _abc.Awaitable[_compaction_service_pb2.AbortProjectionResponse]]:
-        """Removes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
+        """Removes a projection. Idempotent by itself. One that was committed fails with `PROJECTION_NOT_FOUND`."""
 
     @_abc_1.abstractmethod
     def BoundResults(
@@ -258,8 +269,6 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.BoundResultsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.BoundResultsResponse, _abc.Awaitable[_compaction_service_pb2.BoundResultsResponse]]:
-        """Shortens tool results to a limit (9), for no session. Changes nothing. Until it is built, answers
-        UNIMPLEMENTED with the reason `NOT_YET`.
-        """
+        """Shortens tool results to limits of bytes and tokens (9), for no session. Changes nothing."""
 
 def add_CompactionServiceServicer_to_server(servicer: CompactionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

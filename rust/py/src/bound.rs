@@ -68,13 +68,20 @@ pub fn cut_tokens_many(
     Ok(py.detach(|| texts.iter().zip(&max_tokens).map(cut).collect()))
 }
 
-/// Tokens of each text; of one that is over its share of `budget` only some number above the share (semantics B1).
+/// Tokens of each text; of one that is over its share of `budget`, and over `least`, only some number above both
+/// (semantics B1).
 ///
 /// `water_fill` gives the same shares as with the full counts.
 #[pyfunction]
-pub fn tokens_within(py: Python<'_>, texts: Vec<PyBackedStr>, budget: u64, encoding: &str) -> Result<Vec<u64>> {
+pub fn tokens_within(
+    py: Python<'_>,
+    texts: Vec<PyBackedStr>,
+    budget: u64,
+    least: u64,
+    encoding: &str,
+) -> Result<Vec<u64>> {
     let encoding = Encoding::from_name(encoding)?;
-    Ok(py.detach(|| bound::tokens_within(texts.iter().map(|text| &text[..]), budget, encoding)))
+    Ok(py.detach(|| bound::tokens_within(texts.iter().map(|text| &text[..]), budget, least, encoding)))
 }
 
 /// A text, its limits as (bytes inside JSON, bytes, tokens), and the marker around the number of kept bytes.

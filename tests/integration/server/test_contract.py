@@ -224,7 +224,6 @@ ANNOUNCED: dict[str, dict[str, Any]] = {
     },
     "CompactionService/CommitProjection": {"session_id": "s", "projection_id": "p"},
     "CompactionService/AbortProjection": {"session_id": "s", "projection_id": "p"},
-    "CompactionService/BoundResults": {"results": [{"call_id": "c", "text": ""}], "limit_bytes": 9},
     "CuratorService/Curate": {"sequence": 1, "register": {"role": "CURATOR_ROLE_CURATOR"}},
     "MemoryService/GetMemory": {"session_id": "s", "offset": 1},
     "MemoryService/EnumerateScope": {"session_id": "s"},

@@ -9,18 +9,20 @@ from typing import Any
 
 import grpc
 
+from foldline.commands.bound_results import BoundTexts, bound_results
 from foldline.commands.check_pressure import plan_compaction
 from foldline.commands.compact_session import Compact, compact_session
 from foldline.commands.fold import Progress
 from foldline.server.chain import Call
+from foldline.server.codec.basics import model_ref
 from foldline.server.codec.policy import layer
 from foldline.server.codec.pressure import shape_of, wire_report
-from foldline.server.codec.records import SKIPS, wire_plan, wire_record
+from foldline.server.codec.records import SKIPS, wire_bounded, wire_plan, wire_record
 from foldline.server.push import Pushed, pushes
 from foldline.server.servicers import steps
 from foldline.server.servicers.attach import attach
-from foldline.server.servicers.base import Servicer, caller_of, not_yet
-from foldline.v1 import compaction_pb2
+from foldline.server.servicers.base import Servicer, caller_of, not_yet, optional
+from foldline.v1 import compaction_pb2, policy_pb2
 from foldline.v1 import compaction_service_pb2 as pb
 from foldline.v1 import compaction_service_pb2_grpc as rpc
 
@@ -40,7 +42,6 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
     CompactTranscript = not_yet("CompactTranscript")
     CommitProjection = not_yet("CommitProjection")
     AbortProjection = not_yet("AbortProjection")
-    BoundResults = not_yet("BoundResults")
 
     def PrepareRequest(
         self, request: pb.PrepareRequestRequest, context: grpc.ServicerContext
@@ -75,6 +76,19 @@ class CompactionServicer(Servicer, rpc.CompactionServiceServicer):
             plan=wire_plan(planned.plan) if planned.plan else None, pressure=wire_report(planned.report),
             skip=SKIPS.wire(planned.skip), revision=planned.revision,
         )  # fmt: skip
+
+    def BoundResults(self, request: pb.BoundResultsRequest, context: grpc.ServicerContext) -> pb.BoundResultsResponse:
+        bounded = bound_results(
+            self.services,
+            BoundTexts(
+                results=[(r.call_id, r.text) for r in request.results],
+                model=model_ref(request.model),
+                limit_bytes=optional(request, "limit_bytes"),
+                limit_tokens=optional(request, "limit_tokens"),
+                override=layer(policy_pb2.Policy(bounding=request.bounding)),
+            ),
+        )
+        return pb.BoundResultsResponse(bounded=wire_bounded(bounded.results), too_large=bounded.too_large)
 
     def CompactSession(
         self, request: pb.CompactSessionRequest, context: grpc.ServicerContext

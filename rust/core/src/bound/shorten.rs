@@ -151,9 +151,10 @@ impl<'a> Shortening<'a> {
             let end = if end == self.text.len() { end } else { line_end(self.text, end) };
             let marker = self.marker.text(end);
             let cost = budget.map(|_| scan.cost_with(end, &marker));
-            match self.over(cost) {
-                Some(over) if end > 0 => budget = budget.map(|budget| budget.saturating_sub(over)),
-                _ => return self.finish(&[&self.text[..end], &marker], end, cost),
+            match self.less(budget, cost) {
+                Less::Fits => return self.finish(&[&self.text[..end], &marker], end, cost),
+                Less::Nothing => return self.finish(&[], 0, None),
+                Less::Try(less) => budget = Some(less),
             }
         }
     }
@@ -167,7 +168,7 @@ impl<'a> Shortening<'a> {
             if let Some(budget) = budget {
                 scan.advance(budget.div_ceil(2));
                 head = scan.head(budget.div_ceil(2));
-                tail = tail.max(scan::tail(&self.text[tail_most..], self.counter, budget / 2) + tail_most);
+                tail = tail_most + scan::tail(&self.text[tail_most..], self.counter, budget / 2);
             }
             let head = line_end(self.text, head);
             let tail = line_start(self.text, tail.max(head));
@@ -175,30 +176,40 @@ impl<'a> Shortening<'a> {
             let marker = self.marker.text(kept);
             let parts = [&self.text[..head], OMISSION, &self.text[tail..], &marker];
             let cost = budget.map(|_| self.counter.cost(&parts.concat()));
-            match self.over(cost) {
-                Some(over) if kept > 0 => budget = budget.map(|budget| budget.saturating_sub(over)),
-                _ if kept == 0 => return self.finish(&[&marker], 0, None),
-                _ => return self.finish(&parts, kept, cost),
+            match self.less(budget, cost) {
+                Less::Fits => return self.finish(&parts, kept, cost),
+                Less::Nothing => return self.finish(&[], 0, None),
+                Less::Try(less) => budget = Some(less),
             }
         }
     }
 
-    /// How far a cost is over the limit, if it is.
-    fn over(&self, cost: Option<usize>) -> Option<usize> {
-        cost?.checked_sub(self.counter.budget(self.limits.tokens?)).filter(|&over| over > 0)
+    /// What to try after a text of this cost, which was cut to the budget: cuts cost a little themselves.
+    fn less(&self, budget: Option<usize>, cost: Option<usize>) -> Less {
+        let (Some(budget), Some(cost), Some(tokens)) = (budget, cost, self.limits.tokens) else { return Less::Fits };
+        match cost.saturating_sub(self.counter.budget(tokens)) {
+            0 => Less::Fits,
+            _ if budget == 0 => Less::Nothing,
+            over => Less::Try(budget.saturating_sub(over)),
+        }
     }
 
     fn finish(&self, parts: &[&str], kept_bytes: usize, cost: Option<usize>) -> Shortened {
-        let mut text = parts.concat();
-        let mut cost = cost;
+        let (mut text, mut cost) = (parts.concat(), cost);
         if kept_bytes == 0 {
             // Alone the marker needs no line of its own.
-            text = text.trim_start().to_owned();
+            text = self.marker.text(0).trim_start().to_owned();
             cost = self.limits.tokens.map(|_| self.counter.cost(&text));
         }
         let escaped = escaped_len(&text) as usize;
         Shortened { kept_bytes, tokens: cost.map(|cost| self.counter.tokens(cost)), escaped, text }
     }
+}
+
+enum Less {
+    Fits,
+    Nothing,
+    Try(usize),
 }
 
 /// The largest good place to end a head of at most `end` bytes.
