@@ -122,7 +122,7 @@ def product(session: list[Step]) -> Iterator[Reading]:
         if step.usage is not None:
             boundary, record = record.boundaries, cadence.count_boundary(record)
             usage = normalize(INFO.type, step.usage)
-            report = measure(Measurement(MODEL, learned, tokens, size), record, bounds)
+            report = measure(Measurement(MODEL, factor.within(learned, POLICY), tokens, size), record, bounds)
             projected = next(s.value for s in report.signals if s.kind == SignalKind.PROJECTION)
             if projected is not None and record.anchor is not None and usage.input_tokens:
                 yield Reading(projected, usage.input_tokens, record.anchor.input_tokens)
@@ -136,7 +136,7 @@ def product(session: list[Step]) -> Iterator[Reading]:
                 answer_tokens=0 if step.aborted else raw,
             )  # fmt: skip
             if verdict.learn and verdict.input_tokens:
-                learned = factor.learn(learned, tokens, verdict.input_tokens, POLICY)
+                learned = factor.learn(learned, tokens, verdict.input_tokens)
         tokens, size, revision = tokens + raw, size + row_bytes, revision + 1
 
 
@@ -152,7 +152,7 @@ def peer(session: list[Step], count: Callable[[bytes], int], learns: bool) -> It
                 yield Reading(anchor + factor.apply(learned, total - covered), counted, anchor)
             if counted:
                 anchor, covered = counted, total
-                learned = factor.learn(learned, total, counted, POLICY) if learns else learned
+                learned = factor.learn(learned, total, counted) if learns else learned
         total += sum(count(encode_body(row)) for row in step.rows)
 
 

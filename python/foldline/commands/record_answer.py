@@ -9,6 +9,7 @@ import msgspec
 
 from foldline.commands.answer_usage import decoded, of_body, of_messages, plus
 from foldline.commands.draft import Draft
+from foldline.commands.host_owned import answers
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import Input, RawMessages, RowsInput, read_input
 from foldline.commands.services import Caller, Services
@@ -183,13 +184,17 @@ def _prepared(services: Services, session: Session, prepare_id: str) -> Prepared
 
 
 def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
-    services = draft.services
+    services, hosted = draft.services, answers.keeps_rows(draft.session)
+    if hosted and answer.rows:
+        raise answers.refuse_rows()
     given = read_input(services, answer.rows)
     rows, warnings = given.rows, given.warnings
     if answer.response is not None:
         parsed = services.formats.parse_response(answer.response.format, answer.response.json)
-        rows, warnings = parsed.rows, parsed.warnings
-    only_appends = prepared.rewrites == draft.session.rewrites
+        rows, warnings = () if hosted else parsed.rows, parsed.warnings
+    only_appends = prepared.rewrites == draft.session.rewrites and (
+        not hosted or answers.describes_list(draft, prepared)
+    )
     kept, dropped = complete_rows(rows, partial=answer.partial)
     model = answer.model if answer.model.model else prepared.model
     first, last = draft.append([_with_model(r, model) for r in kept], prepared.run_id)
@@ -209,6 +214,8 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
         media_tokens=factor.apply(known, prepared.media_tokens),
         answer_tokens=0 if dropped else sum(r.tokens for r in draft.rows if first <= r.offset <= last),
     )
+    if hosted:
+        record = answers.covering(record, prepared, draft.session.cadence)
     draft.session = _counted_once(replace(draft.session, cadence=record), prepared, usage)
     if verdict.warning is not None:
         draft.warn(
@@ -216,9 +223,9 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
             _verdict_text(verdict, estimate, prepared),
             event=verdict.warning != WarningCode.USAGE_MISSING,
         )
-    if verdict.learn and verdict.input_tokens and not prepared.metered:
-        policy = services.policy(draft.session).policy
-        draft.learn(factor.learn(known, raw_tokens, verdict.input_tokens, policy))
+    if verdict.learn and verdict.input_tokens and not prepared.metered and (only_appends or not hosted):
+        shared = services.factor(draft.session.tenant, model)
+        draft.learn(factor.learn(shared, raw_tokens, verdict.input_tokens))
     return Recorded(draft.session.revision, first, last, usage, verdict.counted, warnings=(*warnings, *dropped))
 
 
@@ -317,10 +324,9 @@ def _refusal(draft: Draft, prepared: Prepared, refusal: Refusal) -> Recorded:
             tokens=classified.named_tokens or 0, limit=classified.named_limit,
         )  # fmt: skip
     if kind is RefusalKind.CONTEXT_EXCEEDED:
-        known = draft.services.factor_of(draft.session, prepared.model)
-        policy = draft.services.policy(draft.session).policy
-        learned = factor.learn_refusal(known, prepared, classified.named_tokens, classified.named_limit, policy)
-        if learned is not known:
+        shared = draft.services.factor(draft.session.tenant, prepared.model)
+        learned = factor.learn_refusal(shared, prepared, classified.named_tokens, classified.named_limit)
+        if learned is not shared:
             draft.learn(learned)
     if draft.session.open_run is not None and draft.session.open_run.run_id == prepared.run_id:
         finish(draft, RunOutcome.FAILED)

@@ -1,4 +1,8 @@
-"""The learned ratio of reported to estimated tokens (4.5)."""
+"""The learned ratio of reported to estimated tokens (4.5).
+
+Sessions of a tenant share it, and each bounds it by its own policy where it uses it: what one of them allows takes
+nothing from what all have learned.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ def apply(factor: Factor, raw: int) -> int:
 
 def within(factor: Factor, policy: Policy) -> Factor:
     """The factor as a policy bounds it."""
-    value = _bounded(factor.value, policy)
+    value = min(max(factor.value, policy.estimate.factor_min), policy.estimate.factor_max)
     return factor if value == factor.value else replace(factor, value=value)
 
 
-def learn(factor: Factor, estimated_raw: int, reported: int, policy: Policy) -> Factor:
+def learn(factor: Factor, estimated_raw: int, reported: int) -> Factor:
     """Moves the factor towards a provider's count of a request.
 
     Args:
@@ -38,12 +42,10 @@ def learn(factor: Factor, estimated_raw: int, reported: int, policy: Policy) -> 
     first = factor.readings == 0
     value = ratio if first else factor.value + WEIGHT * (ratio - factor.value)
     error = missed if factor.error is None else factor.error + WEIGHT * (missed - factor.error)
-    return replace(factor, value=_bounded(value, policy), error=error, readings=factor.readings + 1)
+    return replace(factor, value=value, error=error, readings=factor.readings + 1)
 
 
-def learn_refusal(
-    factor: Factor, prepared: Prepared, named_tokens: int | None, named_limit: int | None, policy: Policy
-) -> Factor:
+def learn_refusal(factor: Factor, prepared: Prepared, named_tokens: int | None, named_limit: int | None) -> Factor:
     """Raises the factor after a refusal (4.4): the request held the count it named, else at least W.
 
     A server may be run with less than the catalog says: a limit that is named is what the request did not fit. What no
@@ -55,8 +57,4 @@ def learn_refusal(
     says_little = prepared.bounded or prepared.media_tokens * 10 > raw or at_least > most
     if raw <= 0 or says_little or at_least <= factor.value * raw:
         return factor
-    return replace(factor, value=_bounded(at_least / raw, policy), readings=factor.readings + 1)
-
-
-def _bounded(value: float, policy: Policy) -> float:
-    return min(max(value, policy.estimate.factor_min), policy.estimate.factor_max)
+    return replace(factor, value=at_least / raw, readings=factor.readings + 1)

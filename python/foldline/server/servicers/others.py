@@ -143,18 +143,16 @@ class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServic
     def CountTokens(
         self, request: estimate_service_pb2.CountTokensRequest, context: grpc.ServicerContext
     ) -> estimate_service_pb2.CountTokensResponse:
-        kind, model = request.WhichOneof("input"), model_ref(request.model)
-        text = request.text if kind == "text" else request.tools_json.decode(errors="replace")
+        kind, caller = request.WhichOneof("input"), caller_of(request, context, "CountTokens")
         counted = estimate.count_tokens(
-            self.services, model, None if kind == "rows" else text,
-            rows_input(request.rows, "rows") if kind == "rows" else None,
+            self.services, caller, model_ref(request.model), request.text if kind == "text" else None,
+            rows_input(request.rows, "rows") if kind == "rows" else None, request.tools_json,
         )  # fmt: skip
-        known = self.services.factor("", model)
         return estimate_service_pb2.CountTokensResponse(
             tokens=counted.tokens, bytes=counted.bytes,
-            source=SOURCES.wire(ReadingSource.EXACT if counted.exact and kind != "rows" else ReadingSource.ESTIMATED),
-            estimator_name=counted.estimator, estimator_factor=known.value, estimator_error=known.error,
-            row_tokens=[tokens for tokens, _ in counted.rows], warnings=wire_warnings(counted.warnings),
+            source=SOURCES.wire(ReadingSource.EXACT if counted.exact else ReadingSource.ESTIMATED),
+            estimator_name=counted.estimator, estimator_factor=counted.factor.value,
+            estimator_error=counted.factor.error, row_tokens=counted.rows, warnings=wire_warnings(counted.warnings),
         )  # fmt: skip
 
     def ClassifyError(
