@@ -53,12 +53,13 @@ class Does:
 
     Attributes:
         what: name of an entry of the shapes, or ``empty`` (200 without a body), ``cut`` (half of an answer, then the
-            connection is closed), ``drop`` (closed without a word).
+            connection is closed), ``stall`` (half of an answer, the rest behind the gate), ``drop`` (closed without a
+            word).
         text: what the model says, in place of a summary of its prompt; None writes one.
         status: in place of the behaviour's own.
         body: raw bytes in place of the shape.
         headers: sent along, as ``Retry-After``.
-        gate: waited for before anything is sent; ``seconds`` at most.
+        gate: waited for before anything, or the rest, is sent; ``seconds`` at most.
     """
 
     what: str = "success"
@@ -185,7 +186,7 @@ class FakeProvider:
             self._arrived.notify_all()
         if does is None:
             does = self.otherwise(received) if callable(self.otherwise) else self.otherwise
-        if does.gate is not None:
+        if does.gate is not None and does.what != "stall":
             does.gate.wait(does.seconds)
         try:
             self._answer(handler, received, does)
@@ -196,7 +197,7 @@ class FakeProvider:
         if does.what == "drop":
             handler.close_connection = True
             return
-        name = "success" if does.what == "cut" else does.what
+        name = "success" if does.what in ("cut", "stall") else does.what
         body = b"" if name == "empty" else does.body
         body = _shaped(received, name, does.text) if body is None else body
         handler.send_response(does.status or STATUS.get(name, 200))
@@ -205,7 +206,12 @@ class FakeProvider:
         for key, value in does.headers.items():
             handler.send_header(key, value)
         handler.end_headers()
-        handler.wfile.write(body[: len(body) // 2] if does.what == "cut" else body)
+        half = len(body) // 2 if does.what in ("cut", "stall") else len(body)
+        handler.wfile.write(body[:half])
+        if does.what == "stall" and does.gate is not None:
+            handler.wfile.flush()
+            does.gate.wait(does.seconds)
+            handler.wfile.write(body[half:])
         handler.close_connection = does.what == "cut" or handler.close_connection
 
     def __enter__(self) -> FakeProvider:

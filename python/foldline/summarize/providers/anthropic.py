@@ -10,6 +10,7 @@ from foldline.config import Provider
 from foldline.domain.enums import ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
+    LONG,
     Answer,
     Call,
     CallFailed,
@@ -48,11 +49,15 @@ class Anthropic:
         require_sdk(name, "anthropic", "anthropic")
         self._base_url = settings.base_url or BASE_URL
 
+    def load(self) -> Any:
+        """The SDK."""
+        return sdk("anthropic")
+
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
-        anthropic = sdk("anthropic")
-        client = anthropic.AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0, timeout=None)
+        anthropic = self.load()
+        client = anthropic.AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0, timeout=LONG)
         async with client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:

@@ -112,7 +112,7 @@ class Conversation:
         Raises:
             SummaryFailed: it is not: because of its kind, because it was tried enough, or for want of time.
         """
-        kind = self._judges.refusal(failure.status, failure.body) if failure.body else RefusalKind.OTHER
+        kind = self._judges.refusal(failure.status, failure.body) if failure.status else RefusalKind.OTHER
         log.warning(
             "a summary's call failed", provider=self._name, model=self._model.model, what=failure.what,
             kind=kind, attempt=attempt + 1, said=self._mask(failure.body.decode("utf-8", "replace"))[:_LOGGED_CHARS],

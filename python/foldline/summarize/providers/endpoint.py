@@ -20,6 +20,8 @@ from foldline.config import ConfigError, Provider
 from foldline.domain.enums import ModelType
 from foldline.summarize.prompt import Ask
 
+LONG = 86_400.0
+"""Seconds a client waits at most; a summary's own time is shorter, and kept over all its calls."""
 NO_KEY = "none"
 """What servers that ask for no key are sent, since the SDKs want one."""
 
@@ -82,6 +84,9 @@ class Endpoint(Protocol):
 
     kind: ModelType
     reasoning: int
+
+    def load(self) -> object:
+        """Imports the SDK, which takes a second or more once: before a summary's time counts."""
 
     def open(self, key: str) -> AbstractAsyncContextManager[Call]:
         """A client for the calls of one summary; nothing stays open after it."""

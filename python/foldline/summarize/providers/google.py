@@ -48,11 +48,14 @@ class Google:
         require_sdk(name, "google.genai", "google")
         self._base_url = settings.base_url or BASE_URL
 
+    def load(self) -> tuple[Any, Any, tuple[type[Exception], ...]]:
+        """The SDK, its errors, and those of a connection."""
+        return sdk("google.genai"), sdk("google.genai.errors"), _connection_errors()
+
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
-        genai, errors = sdk("google.genai"), sdk("google.genai.errors")
-        broken = _connection_errors()
+        genai, errors, broken = self.load()
         options = {"base_url": self._base_url, "retry_options": {"attempts": 1}}
         client = genai.Client(api_key=key, vertexai=False, http_options=options)
         try:

@@ -10,6 +10,7 @@ from foldline.config import Provider
 from foldline.domain.enums import ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
+    LONG,
     Answer,
     Call,
     CallFailed,
@@ -52,11 +53,15 @@ class OpenAI:
         # OpenAI's reasoning models refuse the older name, most compatible servers know no other.
         self._limit = "max_tokens" if settings.base_url else "max_completion_tokens"
 
+    def load(self) -> Any:
+        """The SDK."""
+        return sdk("openai")
+
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
-        openai = sdk("openai")
-        client = openai.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0, timeout=None)
+        openai = self.load()
+        client = openai.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0, timeout=LONG)
         async with client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:

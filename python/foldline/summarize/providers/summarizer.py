@@ -96,9 +96,11 @@ class ProviderSummarizer:
         request = task.request
         try:
             key = by.key.read()
-        except ConfigError as error:
-            log.error("a provider's key cannot be read", provider=by.name, what=str(error))
-            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"the key of {by.name} cannot be read") from None
+            by.endpoint.load()
+        except (ConfigError, ImportError) as error:
+            log.error("a provider cannot be used", provider=by.name, what=str(error))
+            what = "key" if isinstance(error, ConfigError) else "SDK"
+            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"the {what} of {by.name} cannot be read") from None
         talk = Conversation(
             by.name, by.endpoint, model, self._judges, retries=request.retries, backoff=self._backoff,
             deadline=time.monotonic() + request.timeout,
