@@ -11,12 +11,13 @@ from foldline._core import encodings
 from foldline.domain.changes import replace
 from foldline.domain.enums import ModelType
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.models import ModelInfo, Prices
+from foldline.domain.models import COUNT_MAX, ModelInfo, Prices
 from foldline.domain.rows import ModelRef
 
 _SIZES = ("context_window", "input_ceiling", "max_output", "body_cap_bytes")
 _PRICES = ("input", "cached_input", "output")
 _FIELDS = {*_SIZES, "type", "encoding", "prices"}
+CURRENCY_BYTES = 8
 _TYPES = {t.value.lower(): t for t in ModelType}
 
 _CL100K_FAMILY = re.compile(r"gpt-4(-|$)|gpt-3\.?5")
@@ -39,6 +40,8 @@ class Catalog:
         """
         if not isinstance(data, Mapping):
             _refuse("catalog", "", data, "an object of models")
+        if "" in data:
+            _refuse("catalog", "", "", "ids of models")
         models = {name: _read_model(name, entry) for name, entry in data.items()}
         default = models.pop("default", ModelInfo())
         return cls(models, default)
@@ -76,13 +79,13 @@ def _read_model(name: str, entry: Any) -> ModelInfo:
     for key, value in entry.items():
         if key not in _FIELDS:
             _refuse(name, key, value, f"one of {', '.join(sorted(_FIELDS))}")
-        if key in _SIZES and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-            _refuse(name, key, value, "a whole number over 0")
+        if key in _SIZES and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= COUNT_MAX):
+            _refuse(name, key, value, f"a whole number from 1 to {COUNT_MAX}")
     model_type = entry.get("type", "openai")
-    if model_type not in _TYPES:
+    if not isinstance(model_type, str) or model_type not in _TYPES:
         _refuse(name, "type", model_type, f"one of {', '.join(sorted(_TYPES))}")
     encoding = entry.get("encoding", "")
-    if encoding and encoding not in encodings():
+    if not isinstance(encoding, str) or (encoding and encoding not in encodings()):
         _refuse(name, "encoding", encoding, f"one of {', '.join(sorted(encodings()))}")
     sizes = {key: entry[key] for key in _SIZES if key in entry}
     prices = _read_prices(name, entry.get("prices"))
@@ -97,14 +100,15 @@ def _read_prices(name: str, entry: Any) -> Prices | None:
     for key, value in entry.items():
         if key not in (*_PRICES, "currency"):
             _refuse(name, f"prices.{key}", value, "one of input, cached_input, output, currency")
-        if key in _PRICES and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
-            _refuse(name, f"prices.{key}", value, "a number of at least 0")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX
+        if key in _PRICES and not number:
+            _refuse(name, f"prices.{key}", value, f"a number from 0 to {COUNT_MAX}")
     for key in ("input", "output"):
         if key not in entry:
-            _refuse(name, f"prices.{key}", None, "a number of at least 0")
+            _refuse(name, f"prices.{key}", None, f"a number from 0 to {COUNT_MAX}")
     currency = entry.get("currency", "USD")
-    if not isinstance(currency, str) or not currency:
-        _refuse(name, "prices.currency", currency, "a currency code")
+    if not isinstance(currency, str) or not 0 < len(currency.encode()) <= CURRENCY_BYTES:
+        _refuse(name, "prices.currency", currency, f"a currency code of at most {CURRENCY_BYTES} bytes")
     return Prices(
         input=float(entry["input"]),
         cached_input=float(entry.get("cached_input", entry["input"])),

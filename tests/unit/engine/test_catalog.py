@@ -91,6 +91,17 @@ def test_4_5_embedded_vocabulary_by_family(provider: str, model: str, encoding: 
         ({"m": {"prices": {"input": 1, "output": 1, "currency": ""}}}, "m.prices.currency"),
         ({"m": {"prices": {"input": 1, "output": 1, "tax": 1}}}, "m.prices.tax"),
         ({"default": {"context_window": None}}, "default.context_window"),
+        ({"m": {"context_window": 2**53 + 1}}, "m.context_window"),
+        ({"m": {"body_cap_bytes": 2**64}}, "m.body_cap_bytes"),
+        ({"m": {"type": ["openai"]}}, "m.type"),
+        ({"m": {"type": None}}, "m.type"),
+        ({"m": {"encoding": 5}}, "m.encoding"),
+        ({"m": {"encoding": None}}, "m.encoding"),
+        ({"m": {"prices": {"input": float("inf"), "output": 1}}}, "m.prices.input"),
+        ({"m": {"prices": {"input": True, "output": 1}}}, "m.prices.input"),
+        ({"m": {"prices": {"input": 1, "output": 1, "currency": "DOUBLOONS"}}}, "m.prices.currency"),
+        ({"m": {"prices": {"input": 1, "cached_input": "0", "output": 1}}}, "m.prices.cached_input"),
+        ({"": {}}, "catalog"),
     ],
 )
 def test_4_2_a_bad_catalog_is_refused_by_place(data: object, place: str) -> None:
