@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
+    policy_pb2,
     row_pb2,
 )
 from google.protobuf import json_format
@@ -160,13 +161,47 @@ class Boundaries(Host):
         if rows:
             given, typed = made.as_input(self.rng, rows)
             request.append.CopyFrom(given)
+        paid = self.backend.paid.calls
         response = self.call(
             scene, self.client.compaction.PrepareRequest, request,
             expect=_REFUSED,
         )  # fmt: skip
         if response is None:
             return
+        self.spent(scene, request, response, self.backend.paid.calls - paid)
         self.took(scene, request, response, answer, rows, typed)
+
+    def spent(
+        self, scene: Scene, request: compaction_service_pb2.PrepareRequestRequest,
+        response: compaction_service_pb2.PrepareRequestResponse, calls: int,
+    ) -> None:  # fmt: skip
+        """A boundary pays for at most one summary, and none while the source cools.
+
+        Attempts in vain are few in a row, as long as no answer came between and nobody set the cooldown to nothing.
+        """
+        state, now = scene.state, self.backend.now
+        require(calls <= 1, "F3", f"{calls} paid calls at one boundary")
+        if request.HasField("previous_answer"):
+            state.fruitless = 0
+        if not calls:
+            return
+        self.counts["paid calls"] += 1
+        require(now >= state.cools_until, "C5", f"a paid call {state.cools_until - now:.0f} s before the cooldown ends")
+        in_vain = bool(response.failure)
+        cooldown = self.effective(state, request.override).cooldown.ToSeconds()
+        state.fruitless = state.fruitless + 1 if in_vain and cooldown else 0
+        require(state.fruitless < 3, "C4", f"{state.fruitless} paid attempts in a row were in vain: {response}")
+        if response.HasField("fold"):
+            state.cools_until = 0.0
+        elif in_vain and response.failure != compaction_pb2.FAILURE_KIND_NOT_SMALLER:
+            state.cools_until = now + cooldown
+
+    @staticmethod
+    def effective(state: State, override: policy_pb2.Policy) -> policy_pb2.Policy:
+        made = policy_pb2.Policy(cooldown={"seconds": 600})
+        made.MergeFrom(policy(state.policy))
+        made.MergeFrom(override)
+        return made
 
     def took(
         self, scene: Scene, request: compaction_service_pb2.PrepareRequestRequest,
@@ -216,7 +251,13 @@ class Boundaries(Host):
         self.counts[compaction_pb2.Action.Name(response.action)] += 1
         self.counts["bounded"] += bool(response.bounded)
         look.prepared(state, request, response)
-        if response.action in SEND:
+        if response.fold_pending and response.action in SEND:
+            # The list may be folded at any moment now, so that what a question shows may be another list.
+            self.counts["folds that outlive their request"] += 1
+            state.sent.clear()
+            state.carried.update(o for o in state.active if state.kind(o) == "tool_result")
+            look.outlived(state)
+        elif response.action in SEND:
             fresh = {o for o in state.active if state.kind(o) == "tool_result" and o not in state.carried}
             self.could_have_fit(scene, request, response, fresh)
             look.sendable(state, request, response)

@@ -19,6 +19,8 @@ from tests.model.questions import Questions
 from tests.model.server import CATALOG
 from tests.model.state import State, require
 
+MOST_SCENES = 5
+
 
 class Changes(Questions):
     """Changes beside the loop: appends, edits, restores, folds, and what happens to the server."""
@@ -168,6 +170,30 @@ class Changes(Questions):
         require(response.rows_active == len(active), "X2", response)
         self.rewritten(state, response.cancelled_run_id, removed)
 
+    def fork(self, scene: Scene) -> None:
+        """X3: a session that is this one up to a revision; both go on."""
+        rng, state = self.rng, scene.state
+        if len(self.scenes) > MOST_SCENES:
+            return
+        self.numbers += 1
+        request = session_service_pb2.ForkSessionRequest(
+            session_id=state.id, fork_session_id=f"s{self.numbers}", request_id=f"f-{self.numbers}"
+        )
+        revision = state.revision
+        draw = rng.random()
+        if draw < 0.4:
+            revision = request.revision = rng.choice(sorted(state.lists))
+        elif draw < 0.6 and state.archive:
+            request.offset = rng.choice(sorted(state.archive))
+            revision = max(r for r, (top, _) in state.tops.items() if top <= request.offset)
+        response = self.call(scene, self.client.session.ForkSession, request)
+        made_revision = response.session.revision
+        require(made_revision == revision, "X3", f"forked at {made_revision}, asked for {request}, it is {revision}")
+        forked = Scene(state.forked(response.session.session_id, revision))
+        self.scenes.append(forked)
+        self.look.settle(forked.state, thorough=True)
+        self.look.settle(state, thorough=False)
+
     def rewritten(self, state: State, cancelled: str, removed: set[int]) -> None:
         state.sent.clear()
         state.prepared = state.prepared if not cancelled else ""
@@ -197,7 +223,10 @@ class Changes(Questions):
         record = steps[-1].record
         require(steps[-1].HasField("record") and record.revision_before == state.revision, "L2", steps[-1])
         self.look.folded(state, record, record.revision_after)
-        self.counts[f"fold {compaction_pb2.FoldScope.Name(record.scope)} manual"] += 1
+        self.counts[
+            f"asked for: {compaction_pb2.FoldScope.Name(record.scope)} {compaction_pb2.Trigger.Name(record.trigger)}"
+        ] += 1
+        state.cools_until, state.fruitless = 0.0, 0
 
     def update(self, scene: Scene) -> None:
         rng, state = self.rng, scene.state
@@ -216,6 +245,7 @@ class Changes(Questions):
 
     def weather(self, scene: Scene) -> None:
         self.backend.source.rate = self.rng.choice((0.0, 0.0, 0.0, 0.4))
+        self.backend.paid.rate = self.rng.choice((0.0, 0.0, 0.4, 1.0))
 
     def restart(self, scene: Scene) -> None:
         self.backend.restart()
@@ -260,4 +290,5 @@ class Changes(Questions):
         crowd.ask_again(self.client)
         crowd.settle()
         scene.repeats = []
+        scene.state.cools_until, scene.state.fruitless = 0.0, 0
         self.counts["calls of crowds"] += len(crowd.sent)

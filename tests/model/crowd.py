@@ -168,7 +168,7 @@ class Crowd:
         while True:
             # A fold of a caller that went away may still be under way (A5).
             look.pending(state)
-            if not state.started.keys() - state.ended or time.monotonic() > deadline:
+            if not state.started.keys() - state.ended - state.ahead or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
         known = set(state.archive)
@@ -184,6 +184,7 @@ class Crowd:
         self._folds(known)
         state.folded |= gone
         state.folds = got.totals.folds
+        state.seen_folds.update(r.fold_id for r in state.unseen_folds)
         state.change(got.session.revision, active)
         state.sent.clear()
         state.maybe_carried.update(o for o in active if state.kind(o) == "tool_result")

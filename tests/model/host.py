@@ -21,6 +21,8 @@ from tests.model.onlooker import Onlooker
 from tests.model.server import CATALOG, Backend
 from tests.model.state import State, require
 
+THOROUGH = 0.2
+"""How often a session is replayed, rendered and read whole after a step."""
 MAX_ROWS = 260
 """Rows of a session before another takes its place: what is looked at after each step grows with them."""
 
@@ -43,7 +45,14 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"summary": {"coverage_floor": 1.0, "appendix_tokens": 2000}},
     {"memory": {"index_tool_results": False, "chunk_tokens": 8}},
     {"byte_fraction": 0.1, "body_cap_bytes": 9000},
-    {"summary": {"source": "SUMMARY_SOURCE_POLICY_PROVIDER"}, "cooldown": "1s"},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_PROVIDER"}},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_PROVIDER"}, "cooldown": "30s", "min_boundaries_between": 0},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_PROVIDER", "on_failure": "ON_FAILURE_NEXT"}},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_PROVIDER", "on_failure": "ON_FAILURE_RESCUE"}},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_PROVIDER"}, "max_paid_folds_per_hour": 1},
+    {"background": {"enabled": True, "fraction": 0.3}, "min_boundaries_between": 0},
+    {"background": {"enabled": True}, "retention": {"turns": 1, "messages": 1}},
+    {"background": {"enabled": True, "fraction": 0.5}, "fold_wait": "0.001s"},
     {"summary": {"source": "SUMMARY_SOURCE_POLICY_CURATOR"}, "cooldown": "0s"},
     {"fold_wait": "0s"},
     {"auto_compact_threshold": 2**63 - 1, "body_cap_bytes": 2**63 - 1, "byte_fraction": 1.0},
@@ -136,11 +145,12 @@ class Host:
         if len(scene.state.archive) > MAX_ROWS:
             self.delete(scene)
             return
+        self.backend.now += rng.expovariate(1 / 5)
         name, op = self._pick()
         self.note(scene, name)
         op(scene)
         if scene in self.scenes:
-            self.look.settle(scene.state, thorough=rng.random() < 0.1)
+            self.look.settle(scene.state, thorough=rng.random() < THOROUGH)
 
     def _pick(self) -> tuple[str, Callable[[Scene], None]]:
         name = self.rng.choices(list(self.steps), list(self.steps.values()))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -52,7 +53,12 @@ class Onlooker:
 
     def print_of(self, state: State) -> bytes:
         """Everything that an error must leave as it was, but for the event log, which ``settle`` reads."""
-        return bytes(self.get(state).SerializeToString(deterministic=True))
+        got = self.get(state)
+        if state.writes_ahead:
+            got.totals.ClearField("usage")
+            got.ClearField("cadence")
+            got.session.ClearField("update_time")
+        return bytes(got.SerializeToString(deterministic=True))
 
     def render(self, state: State, fmt: int, revision: int | None = None) -> Any:
         request = session_service_pb2.RenderTranscriptRequest(session_id=state.id, format=fmt, revision=revision)
@@ -119,6 +125,7 @@ class Onlooker:
         )
         require(record.tokens_after < record.tokens_before, "V6", f"{record.tokens_before} to {record.tokens_after}")
         state.folds += 1
+        state.seen_folds.add(record.fold_id)
         state.sent.clear()
         state.change(revision, listed)
 
@@ -214,9 +221,7 @@ class Onlooker:
     # What must hold whatever happened
 
     def settle(self, state: State, *, thorough: bool) -> None:
-        verified = self.client.session.VerifySession(session_service_pb2.VerifySessionRequest(session_id=state.id))
-        require(verified.ok, "V10", list(verified.faults))
-        require(verified.rows_total == verified.rows_active + verified.rows_archived, "V10", verified)
+        """After every step: the list, the run and the events; ``thorough`` also replays, renders, and reads it all."""
         got = self.get(state)
         require(
             got.session.revision == state.revision, "W3", f"at {got.session.revision}, the model at {state.revision}"
@@ -225,25 +230,30 @@ class Onlooker:
         require([r.offset for r in rows] == state.active, "R1", f"{[r.offset for r in rows]} is not {state.active}")
         self.learn(state, rows)
         require({r.offset for r in rows if r.pinned} == state.pinned & set(state.active), "R6", "pins differ")
-        require(
-            verified.rows_total == len(state.archive),
-            "R1",
-            f"{verified.rows_total} rows, acknowledged {len(state.archive)}",
-        )
+        stored = got.totals.rows_total
+        require(stored == len(state.archive), "R1", f"{stored} rows, acknowledged {len(state.archive)}")
         require(
             got.session.open_run_id == state.open_run,
             "L4",
             f"{got.session.open_run_id!r} is open, not {state.open_run!r}",
         )
         self.events(state)
-        require(verified.folds == state.folds == got.totals.folds, "V3", f"{verified.folds} folds, seen {state.folds}")
+        require(got.totals.folds == state.folds, "V3", f"{got.totals.folds} folds, seen {state.folds}")
+        if thorough:
+            self.replayed(state)
+            self.archive(state)
+
+    def replayed(self, state: State) -> None:
+        verified = self.client.session.VerifySession(session_service_pb2.VerifySessionRequest(session_id=state.id))
+        require(verified.ok, "V10", list(verified.faults))
+        require(verified.rows_total == verified.rows_active + verified.rows_archived, "V10", verified)
+        require(verified.folds == state.folds, "V3", f"{verified.folds} folds, seen {state.folds}")
+        rows = [state.archive[o].row for o in state.active]
         for fmt in FORMATS:
             if any(not r.HasField("system") for r in rows):
                 value = self.render(state, fmt)
                 found = faults(fmt, value)
                 require(not found, "R5", f"{found} in {_short(value)}")
-        if thorough:
-            self.archive(state)
 
     def archive(self, state: State) -> None:
         rows = self.listed(state, session_pb2.ROW_VIEW_ARCHIVE)
@@ -256,7 +266,23 @@ class Onlooker:
         """Every start has one end (§13), in order, without gaps in the numbers."""
         self.pending(state)
         open_folds = state.started.keys() - state.ended
-        require(not open_folds, "§13", f"folds {open_folds} started and did not end")
+        require(not open_folds - state.ahead, "§13", f"folds {open_folds} started and did not end")
+        require(len(open_folds) <= 1, "A2", f"{open_folds} are written ahead of need at once")
+        unseen = [r.fold_id for r in state.unseen_folds if r.fold_id not in state.seen_folds]
+        require(not unseen, "A5", f"folds {unseen} committed and no answer told of them")
+
+    def outlived(self, state: State) -> None:
+        """Waits for the end of a fold that goes on without its caller, and takes what it committed (A5)."""
+        end = time.monotonic() + 30
+        while True:
+            self.pending(state)
+            unseen = [r for r in state.unseen_folds if r.fold_id not in state.seen_folds]
+            if unseen:
+                self.folded(state, unseen[0], unseen[0].revision_after)
+            if not state.started.keys() - state.ended - state.ahead:
+                return
+            require(time.monotonic() < end, "A5", "a pending fold does not end")
+            time.sleep(0.005)
 
     def pending(self, state: State) -> None:
         """Reads the new events; ``state.started`` less ``state.ended`` is what is under way."""
@@ -275,10 +301,14 @@ class Onlooker:
         if event.kind == event_pb2.EVENT_KIND_COMPACTION_STARTED:
             require(event.fold_id not in state.started, "§13", f"{event.fold_id} started twice")
             state.started[event.fold_id] = event.sequence
+            if event.trigger == compaction_pb2.TRIGGER_BACKGROUND:
+                state.ahead.add(event.fold_id)
         elif event.kind in (event_pb2.EVENT_KIND_COMPACTION_COMPLETED, event_pb2.EVENT_KIND_COMPACTION_FAILED):
             require(event.fold_id in state.started, "§13", f"{event.fold_id} ended and never started")
             require(event.fold_id not in state.ended, "§13", f"{event.fold_id} ended twice")
             state.ended.add(event.fold_id)
+            if event.HasField("compaction_completed"):
+                state.unseen_folds.append(event.compaction_completed.record)
             failed = event.compaction_failed
             # Sources may fail; a plan that its own checks refuse is a defect.
             refused = failed.failure == compaction_pb2.FAILURE_KIND_REWRITE_REJECTED

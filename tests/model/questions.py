@@ -160,7 +160,9 @@ class Questions(Boundaries):
                 return
         before = self.look.print_of(state)
         again = self.method(repeat)(repeat.request, timeout=60)
-        if not isinstance(again, compaction_service_pb2.PrepareRequestResponse) and not isinstance(
+        if isinstance(again, session_service_pb2.ForkSessionResponse):
+            require(again.session.session_id == repeat.response.session.session_id, "W2", f"another fork: {again}")
+        elif not isinstance(again, compaction_service_pb2.PrepareRequestResponse) and not isinstance(
             again, session_service_pb2.UpdateSessionResponse
         ):
             require(again == repeat.response, "W2", f"{again} is not {repeat.response}")

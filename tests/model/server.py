@@ -38,9 +38,11 @@ class Unreliable:
         self._inner = ExtractiveSummarizer(lambda text: _core.count_tokens(text, "o200k_base"))
         self.rate = 0.0
         self.slow = 0.0
+        self.calls = 0
 
     def summarize(self, request: SummaryRequest) -> SummaryResult:
         with self._lock:
+            self.calls += 1
             draw, kind = self._rng.random(), self._rng.randrange(4)
             delay = self._rng.random() * self.slow
         time.sleep(delay)
@@ -55,25 +57,39 @@ class Unreliable:
 
 
 class Backend:
-    """One data folder and the server on it, in this process or, where it is to be killed, in its own."""
+    """One data folder and the server on it, in this process or, where it is to be killed, in its own.
+
+    Attributes:
+        source: writes in the extractive source's place, ``paid`` as the configured provider; both in this process only.
+        now: what the server's clock shows, in this process.
+    """
 
     def __init__(self, folder: Path, *, separate: bool, seed: int) -> None:
         self.folder, self.separate = folder, separate
         self.catalog = folder / "models.json"
         self.catalog.write_text(json.dumps(CATALOG))
-        self.source = Unreliable(seed)
+        self.source, self.paid = Unreliable(seed), Unreliable(seed + 1)
+        self.now = 1_700_000_000.0
         self._server: app.Server | None = None
         self._process: Process | None = None
         self.client: Client
         self.start()
 
     def start(self) -> None:
-        settings = {"catalog": str(self.catalog)}
+        settings = {
+            "catalog": str(self.catalog),
+            "policy.background.enabled": False,
+            "policy.summary.source": "EXTRACTIVE",
+        }
         if self.separate:
-            self._process = Process(self.folder, "--set", f"catalog={self.catalog}")
+            self._process = Process(
+                self.folder, "--set", f"catalog={self.catalog}", "--set", "policy.background.enabled=false"
+            )
             address = self._process.wait_ready()
         else:
-            self._server = app.build(config_of(self.folder, settings), self.source)
+            self._server = app.build(
+                config_of(self.folder, settings), self.source, lambda: self.now, provider=self.paid
+            )
             self._server.start()
             self._server.ready()
             address = self._server.addresses[0]

@@ -71,6 +71,10 @@ class State:
         active: the list; ``lists`` holds it, and what was folded, at each revision.
         replica: the list a host keeps by splices, of ``replica_revision``.
         sent: what each format's last request looked like, piece by piece; None once something may change it.
+        ahead: folds whose summary is written ahead of need (A1); at most one has no end.
+        tops: highest offset and number of folds at each revision.
+        seen_folds: folds that an answer told of; ``unseen_folds`` committed without their caller (A5).
+        cools_until, fruitless: of automatic attempts that called a paid source and folded nothing (C4, C5).
         asked: rows of the open run's request that the model is sure of.
         carried: results that a request answered SEND carried; ``maybe_carried``: those of which the model is not sure.
     """
@@ -96,11 +100,23 @@ class State:
     sent: dict[int, list[object]] = field(default_factory=dict)
     last_asked: list[int] = field(default_factory=list)
     folds: int = 0
+    tops: dict[int, tuple[int, int]] = field(default_factory=lambda: {0: (0, 0)})
     event: int = 0
     started: dict[str, int] = field(default_factory=dict)
+    ahead: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    seen_folds: set[str] = field(default_factory=set)
+    unseen_folds: list[compaction_pb2.CompactionRecord] = field(default_factory=list)
+    cools_until: float = 0.0
+    fruitless: int = 0
     tools: list[str] = field(default_factory=list)
     numbers: int = 0
+
+    @property
+    def writes_ahead(self) -> bool:
+        """Whether summaries may be written in the background, so that counts and cadence change by themselves."""
+        background = self.policy.get("background")
+        return isinstance(background, dict) and bool(background.get("enabled"))
 
     def next(self, prefix: str) -> str:
         self.numbers += 1
@@ -171,6 +187,28 @@ class State:
     def change(self, revision: int, active: Sequence[int]) -> None:
         self.revision, self.active = revision, list(active)
         self.lists[revision] = (tuple(active), self.folded)
+        self.tops[revision] = (max(self.archive, default=0), self.folds)
+
+    def forked(self, session_id: str, revision: int) -> State:
+        """What a fork of this session at a revision must be (X3)."""
+        top, folds = self.tops[revision]
+        active, folded = self.lists[revision]
+        archive = {o: known for o, known in self.archive.items() if o <= top}
+        return State(
+            id=session_id,
+            model=self.model,
+            policy=self.policy,
+            revision=revision,
+            active=list(active),
+            folded=folded,
+            lists={r: listed for r, listed in self.lists.items() if r <= revision},
+            tops={r: at for r, at in self.tops.items() if r <= revision},
+            archive=dict(archive),
+            pinned={o for o in self.pinned if o <= top},
+            maybe_carried={o for o, known in archive.items() if known.kind == "tool_result"},
+            folds=folds,
+            numbers=self.numbers + 10_000,
+        )
 
 
 def expanded(ranges: Iterable[row_pb2.OffsetRange]) -> list[int]:
