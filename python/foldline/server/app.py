@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2_grpc
 from foldline import _core, formats
 from foldline.commands.bell import EventBell
 from foldline.commands.fold import interrupted
+from foldline.commands.host_owned.projections import expire_projections
 from foldline.commands.live import Sessions
 from foldline.commands.services import Services
 from foldline.config import Config, ConfigError
@@ -180,6 +181,7 @@ class Server:
         ended = interrupted(self.services)
         if ended:
             log.warning("ended folds that a crash cut off", folds=ended)
+        expire_projections(self.services)
         self.readiness.set(FOLDS, True)
         _core.warm(ENCODING)
         for kind in _HOT:
@@ -218,6 +220,7 @@ class Server:
             try:
                 self.services.store.ping()
                 self.readiness.set(STORE, True)
+                expire_projections(self.services)
                 if time.monotonic() - purged > PURGE_SECONDS:
                     self.services.store.purge()
                     purged = time.monotonic()
