@@ -177,7 +177,8 @@ class Boundaries(Host):
     ) -> None:  # fmt: skip
         """A boundary pays for at most one summary, and none while the source cools.
 
-        Attempts in vain are few in a row, as long as no answer came between and nobody set the cooldown to nothing.
+        Attempts in vain are few in a row: not counted are those that an answer or a whole cooldown parts, and those of
+        a cooldown that was set to nothing.
         """
         state, now = scene.state, self.backend.now
         require(calls <= 1, "F3", f"{calls} paid calls at one boundary")
@@ -187,6 +188,8 @@ class Boundaries(Host):
             return
         self.counts["paid calls"] += 1
         require(now >= state.cools_until, "C5", f"a paid call {state.cools_until - now:.0f} s before the cooldown ends")
+        if 0 < state.cools_until <= now:
+            state.fruitless = 0
         in_vain = bool(response.failure)
         cooldown = self.effective(state, request.override).cooldown.ToSeconds()
         state.fruitless = state.fruitless + 1 if in_vain and cooldown else 0
@@ -358,6 +361,7 @@ class Boundaries(Host):
         if not state.prepared:
             return
         rows = self.answer_rows(scene) if rng.random() < 0.85 else []
+        state.fruitless = 0
         sent = list(rows)
         outcome = self.outcome(scene, rows)
         if rows and rng.random() < 0.12:
