@@ -26,12 +26,12 @@ KINDS = [
     ("§2 injected context", "folds with its user row", "I U A #", "K"),
     ("§2 injected context", "stays with a user row that stays", "U A I U! A #", "K 3 4"),
     ("§2 injected context", "without one it stays with the last row of the request", "U A U I A! #", "K 5"),
-    ("§2 injected context", "that is a notice here", "U A N! I A #", "3 4 K"),
+    ("§2 injected context", "that is a notice here", "U A N! I A #", "K 3 4"),
     ("§2 assistant", "folds with its results", "U A(c) R(c) A #", "K"),
     ("§2 tool result", "an interim one folds with its call too", "U A(c) R(c)? R(c) U A #", "K"),
     ("§2 compaction summary", "folds by the next fold", "U A # U A #", "K"),
-    ("R6", "a pin holds its whole unit", "U A(c)! R(c) U A #", "2 3 K"),
-    ("R6", "set on any row of it", "U A(c) R(c)! U A #", "2 3 K"),
+    ("R6", "a pin holds its whole unit", "U A(c)! R(c) U A #", "K 2 3"),
+    ("R6", "set on any row of it", "U A(c) R(c)! U A #", "K 2 3"),
 ]
 
 
@@ -136,8 +136,6 @@ def _piece(message: dict[str, Any]) -> str:
         return f"A{number}" + "".join(f"({c['id']})" for c in message.get("tool_calls", []))
     if message["role"] == "system":
         return f"S{number}"
-    if text == FIRST_MESSAGE:
-        return "P"
     if text.startswith((EARLIER_WORK, RUN_WORK)):
         return "Kr" if text.startswith(RUN_WORK) else "K"
     return f"L{number}" if text.startswith("[Late") else f"U{number}"
@@ -146,7 +144,7 @@ def _piece(message: dict[str, Any]) -> str:
 RENDERED = [
     # (rule, case, script, the request)
     ("R5", "a result stands directly after its call", "U A(c) U R(c)", "U1 A2(c) T(c)4 U3"),
-    ("R5", "a batch is complete before anything else", "U A(c,d) U R(d) N R(c)", "U1 A2(c)(d) T(c)6 T(d)4 U3 U5"),
+    ("R5", "a batch is complete before anything else", "U A(c,d) U R(d) N R(c)", "U1 A2(c)(d) T(d)4 T(c)6 U3 U5"),
     ("R5", "an unanswered call has a placeholder", "U >r1 A(c)@r1", "U1 A2(c) T(c)[no result yet]"),
     ("R5", "of a closed run it was not completed", "U >r1 A(c)@r1 =r1", "U1 A2(c) T(c)[not completed]"),
     ("R5", "the text that was sent first stays", "U >r1 A(c)@r1 >r1 =r1", "U1 A2(c) T(c)[no result yet]"),
@@ -161,11 +159,9 @@ RENDERED = [
     ("R5", "a server call that nothing continued is left out", "U >r1 A@r1^ U", "U1 A2 U3"),
     ("R5", "a later system version takes the first's place", "S(k,1) U A S(k,2) U", "S4 U2 A3 U5"),
     ("R5", "and keeps it when that one folds", "U A S(k,1) U A S(k,2) #", "K S6"),
-    ("R5", "a repeated call id carries its offset", "U A(c) R(c) A(c) R(c)", "U1 A2(c) T(c)3 A4(c_4) T(c_4)5"),
     ("R5", "a summary is of earlier work", "U A # U", "K U3"),
     ("R5", "inside a run of work done so far", ">r1:U A@r1 >r1 A@r1 #", "U1 Kr A3"),
     ("R5", "also once that run is closed", ">r1:U A@r1 >r1 A@r1 # =r1", "U1 Kr A3"),
-    ("R5", "a first message of no user has one put before", "A U", "P A1 U2"),
     ("R5", "not where a summary comes first", "U A U A # A", "K A5"),
     ("R5", "a superseded system row is not sent", "S(k,1) S(k,2) U", "S2 U3"),
 ]
@@ -180,7 +176,22 @@ def test_what_a_request_is_made_of(client: Client, name: str, script: str, reque
 
 def test_r5_a_late_result_names_its_call_and_the_arguments(client: Client, name: str) -> None:
     host = Script(client, name, **PLAIN).play("U >r1 A(c)@r1 >r1 R(c)")
-    assert host.rendered()[-1]["content"].startswith('[Late result of the call read (c) with the arguments {"n": 2}:]')
+    parts = host.rendered()[-1]["content"]
+    assert parts[0]["text"] == '[Late result of the call read (c) with the arguments {"n": 2}:]'
+    assert "queue 3" in parts[1]["text"]
+
+
+def test_r5_a_repeated_call_id_carries_its_offset_where_ids_must_be_unique(client: Client, name: str) -> None:
+    host = Script(client, name, **PLAIN).play("U A(c) R(c) A(c) R(c)")
+    blocks = [b for m in host.rendered(row_pb2.FORMAT_ANTHROPIC_MESSAGES)["messages"] for b in m["content"]]
+    assert [b["id"] for b in blocks if b["type"] == "tool_use"] == ["c", "c_4"]
+    assert [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"] == ["c", "c_4"]
+
+
+def test_r5_a_first_message_of_no_user_has_one_put_before(client: Client, name: str) -> None:
+    host = Script(client, name, **PLAIN).play("A U")
+    first = host.rendered(row_pb2.FORMAT_ANTHROPIC_MESSAGES)["messages"][0]
+    assert (first["role"], first["content"][0]["text"]) == ("user", FIRST_MESSAGE)
 
 
 def test_r5_formats_without_inner_system_rows_hoist_them(client: Client, name: str) -> None:
@@ -237,7 +248,7 @@ def test_r6_pins_make_no_revision_and_no_summary_has_one(client: Client, name: s
     host = Script(client, name, **PLAIN).play("U A U A #")
     before = host.get().session.revision
     request = session_service_pb2.PinRowsRequest(session_id=name, offsets=[host.active()[0].offset], pinned=True)
-    assert refused(client.session.PinRows, request).reason == "FIELD_VALIDATION"
+    assert refused(client.session.PinRows, request).reason == "SUMMARY_ROW_REFUSED"
     host.append(user("keep this"), assistant("yes"))
     request.offsets[:] = [host.offsets()[-1]]
     client.session.PinRows(request)
