@@ -48,6 +48,9 @@ def trim(parts: Sequence[Part], room: int, count: Callable[[str], int]) -> Sized
         SummaryFailed: UNMEASURED_TRANSCRIPT where speech that nothing else holds does not fit; SUMMARIZER_FAILED with
             ``context_exceeded`` where not even the last request does.
     """
+    whole = Sized(tuple(parts), SourceBound())
+    if count(whole.render()) <= room:
+        return whole
     target = room
     while True:
         sized = _trim(parts, target, count)
@@ -98,8 +101,6 @@ def _order(parts: Sequence[Part], rank: Rank) -> list[int]:
 
 def _sized(parts: Sequence[Part], kept: Sequence[Part | None], through: int) -> Sized:
     left = tuple(part for part in kept if part is not None)
-    if not through:
-        return Sized(left, SourceBound())
     if any(part.rank in (Rank.TOOL, Rank.CONTEXT, Rank.SPEECH) for part in left):
         return Sized(left, SourceBound(SourceBoundKind.TRIMMED, through=through))
     asked = [part for part in parts if part.rank in (Rank.NOTICE, Rank.REQUEST)]
