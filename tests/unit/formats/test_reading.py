@@ -352,6 +352,5 @@ def test_an_answer_that_is_rows_already_is_taken_as_it_is():
     assert (found.model, found.usage, len(found.rows)) == ("m", None, 1)
 
 
-
 def _call(call_id, arguments="{}"):
     return {"id": call_id, "type": "function", "function": {"name": "f", "arguments": arguments}}

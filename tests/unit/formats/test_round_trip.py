@@ -8,7 +8,23 @@ from foldline.domain.enums import Format
 from foldline.domain.rows import encode_body
 
 from tests.unit.formats.transcripts import FIXTURES, arranged, canon, dump, load, through
-from tests.validity import anthropic_faults, openai_chat_faults
+from tests.validity import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
+
+CHAT, RESPONSES = Format.OPENAI_CHAT, Format.OPENAI_RESPONSES
+ANTHROPIC, GOOGLE = Format.ANTHROPIC_MESSAGES, Format.GOOGLE_GENAI
+FAULTS = {
+    CHAT: openai_chat_faults,
+    RESPONSES: openai_responses_faults,
+    ANTHROPIC: anthropic_faults,
+    GOOGLE: google_faults,
+}
+FILES = (
+    ("openai_chat", CHAT),
+    ("openai_compatible", CHAT),
+    ("openai_responses", RESPONSES),
+    ("anthropic_messages", ANTHROPIC),
+    ("google_genai", GOOGLE),
+)
 
 
 def cases(file):
@@ -61,6 +77,67 @@ def _blocks(content):
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+@pytest.mark.parametrize("request_", cases("openai_responses"))
+def test_w4_responses_requests_come_back_as_they_were(request_):
+    out, parsed, _ = through(request_, RESPONSES)
+    assert canon(out) == canon(request_)
+    assert not parsed.warnings
+
+
+@pytest.mark.parametrize(
+    "request_",
+    # A string is no item; an output that came with its call from the provider is known as such only beside it.
+    [c for c in cases("openai_responses") if c.id not in ("an input of one string", "tools that the provider ran")],
+)
+def test_w4_items_appended_one_by_one_come_back_as_they_were(request_):
+    """Where an append ends says nothing of where an answer does."""
+    given = request_["input"]
+    rows = ()
+    for item in given:
+        rows += formats.parse(RESPONSES, dump([item])).rows
+    out = load(formats.render(RESPONSES, arranged(rows)).json)["input"]
+    assert _by_batch(out) == _by_batch(given)
+
+
+def _by_batch(items):
+    """Items as they are, but outputs moved to their calls: each answer here is a row of its own."""
+    calls = {i["call_id"]: i for i in items if i.get("type", "").endswith("_call") and "call_id" in i}
+    answers = {i.get("call_id", i.get("id")): i for i in items if i.get("type", "").endswith("_output")}
+    moved = []
+    for item in items:
+        if item.get("type", "").endswith("_output"):
+            continue
+        moved.append(item)
+        moved += [answers[i] for i, call in calls.items() if call is item]
+    return canon(moved)
+
+
+@pytest.mark.parametrize("request_", cases("google_genai"))
+def test_w4_google_requests_come_back_as_they_were(request_):
+    out, parsed, _ = through(request_, GOOGLE)
+    assert canon(out) == canon(request_)
+    assert not parsed.warnings
+
+
+@pytest.mark.parametrize("request_", cases("google_genai"))
+def test_w4_contents_appended_one_by_one_come_back_as_they_were(request_):
+    rows = ()
+    for content in request_["contents"]:
+        rows += formats.parse(GOOGLE, dump([content])).rows
+    out = load(formats.render(GOOGLE, arranged(rows)).json)
+    assert canon(out) == canon({"contents": _with_contents_joined(request_["contents"])})
+
+
+def _with_contents_joined(contents):
+    joined = []
+    for content in contents:
+        if content.get("role") == "model" and joined and joined[-1].get("role") == "model":
+            joined.append({"role": "model", "parts": [*joined.pop()["parts"], *content["parts"]]})
+        else:
+            joined.append(content)
+    return joined
+
+
 @pytest.mark.parametrize("messages", cases("openai_chat"))
 def test_w4_chat_fixtures_are_what_the_endpoint_takes(messages):
     assert openai_chat_faults(messages) == []
@@ -71,16 +148,24 @@ def test_w4_anthropic_fixtures_are_what_the_endpoint_takes(request_):
     assert anthropic_faults(request_, alternating=False) == []
 
 
-@pytest.mark.parametrize("messages", cases("openai_chat") + cases("openai_compatible"))
-def test_w4_chat_messages_become_a_valid_anthropic_request(messages):
-    out, _, _ = through(messages, Format.OPENAI_CHAT, Format.ANTHROPIC_MESSAGES)
-    assert anthropic_faults(out) == []
+@pytest.mark.parametrize("request_", cases("openai_responses"))
+def test_w4_responses_fixtures_are_what_the_endpoint_takes(request_):
+    assert openai_responses_faults(request_) == []
 
 
-@pytest.mark.parametrize("request_", cases("anthropic_messages"))
-def test_w4_anthropic_messages_become_valid_chat_messages(request_):
-    out, _, _ = through(request_, Format.ANTHROPIC_MESSAGES, Format.OPENAI_CHAT)
-    assert openai_chat_faults(out) == []
+@pytest.mark.parametrize("request_", cases("google_genai"))
+def test_w4_google_fixtures_are_what_the_endpoint_takes(request_):
+    assert google_faults(request_, alternating=False, signed=False) == []
+
+
+@pytest.mark.parametrize("target", FAULTS)
+@pytest.mark.parametrize(("source", "given"), [
+    pytest.param(source, case.values[0], id=f"{file}: {case.id}") for file, source in FILES for case in cases(file)
+])  # fmt: skip
+def test_w4_requests_become_valid_ones_of_every_other_api(source, given, target):
+    if source is not target:
+        out, _, _ = through(given, source, target)
+        assert FAULTS[target](out) == []
 
 
 @pytest.mark.parametrize("messages", cases("openai_chat") + cases("openai_compatible"))

@@ -464,7 +464,6 @@ def test_an_empty_transcript_is_empty_messages():
     assert formats.render(ANTHROPIC, Arrangement(())).json == b'{"messages":[]}'
 
 
-
 def _call(call_id, name="f"):
     return ToolCallBlock(call_id, name)
 

@@ -125,7 +125,8 @@ class _Contents:
         self.reading = reading
         self.role = ""
         self.waiting: list[ToolCallBlock] = []
-        self.answered: Counter[str] = Counter()
+        self.answered: set[str] = set()
+        self.numbers: Counter[str] = Counter()
 
     def take(self, content: dict[str, Json], path: str) -> None:
         role = content.get("role")
@@ -154,7 +155,7 @@ class _Contents:
             else:
                 blocks.append(read_part(part, Place.ASSISTANT, numbers[kind]))
                 numbers[kind] += 1
-        self.waiting, self.answered = calls, Counter()
+        self.waiting, self.answered, self.numbers = calls, set(), Counter()
         return _with_message(AssistantRow(tuple(blocks)), content, {"split": True} if split else {}, {"role": "model"})
 
     def _call(
@@ -205,12 +206,14 @@ class _Contents:
 
     def _answered(self, name: str, given: str) -> str:
         """The id of the call that a response answers: its own, else that of the next one by name and order."""
-        if given:
-            return given
-        named = [call.call_id for call in self.waiting if call.name == name]
-        number = self.answered[name]
-        self.answered[name] += 1
-        return named[number] if number < len(named) else call_id_of(name, number)
+        left = [c.call_id for c in self.waiting if c.name == name and c.call_id not in self.answered]
+        if given and given not in self.answered:
+            found = given
+        else:
+            found = left[0] if left else given or call_id_of(name, self.numbers[name])
+        self.numbers[name] += 1
+        self.answered.add(found)
+        return found
 
 
 def _text(value: Json) -> str | None:
