@@ -179,10 +179,10 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
     appended = read_input(services, request.append)
     with services.sessions.use(caller.tenant, request.session_id) as live:
         with live.locked():
-            found = repeated(services, caller, live.session.key, request.request_id)
-            seen = answer_of(found, _Remembered) if found else None
+            sidecar_owned(live.session)
+            seen = _seen(services, caller, live, request)
             if seen is not None and seen.decided is not None:
-                return encode(PreparedRequest(seen.decided, _content_again(services, live, request, seen.decided)))
+                return encode(_again(services, live, request, seen.decided))
             draft = Draft(services, live)
             boundary = _boundary(services, draft, request, appended.warnings, seen)
             exact = host_exact(services, live, request.reply, request.shape)
@@ -213,6 +213,10 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
         )  # fmt: skip
         with live.locked():
             after = live.transcript_size()
+            # A host whose line broke may have repeated the call meanwhile: what that was told holds (W2).
+            seen = _seen(services, caller, live, request)
+            if seen is not None and seen.decided is not None:
+                return encode(_again(services, live, request, seen.decided))
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += [*draft.warnings, *outcome.warnings]
             if outcome.joined and not outcome.pending:
@@ -225,6 +229,11 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
 
 
 def _boundary(
+def _seen(services: Services, caller: Caller, live: LiveSession, request: Prepare) -> _Remembered | None:
+    found = repeated(services, caller, live.session.key, request.request_id)
+    return answer_of(found, _Remembered) if found else None
+
+
     services: Services, draft: Draft, request: Prepare, warnings: Sequence[Warning_], seen: _Remembered | None
 ) -> _Boundary:
     session = draft.session
@@ -516,8 +525,9 @@ def _position(live: LiveSession, draft: Draft, offset: int) -> int | None:
     return live.ledger.position(offset) if fresh is None else len(live.ledger) + fresh
 
 
-def _content_again(services: Services, live: LiveSession, request: Prepare, decided: Decided) -> Content:
-    """The rows of a repeated answer: those of its revision, with the texts it shortened."""
+def _again(services: Services, live: LiveSession, request: Prepare, decided: Decided) -> PreparedRequest:
+    """A repeated answer, with the rows of its revision and the texts it shortened."""
     texts = {b.offset: b.text for b in decided.bounded}
     own = own_rows(decided.first_offset, decided.last_offset)
-    return content_of(services, live, None, request.reply, own, texts, revision=decided.revision)
+    content = content_of(services, live, None, request.reply, own, texts, revision=decided.revision)
+    return PreparedRequest(decided, content)
