@@ -112,9 +112,18 @@ def revision_of(services: Services, caller: Caller, session_id: str) -> int:
         return live.session.revision
 
 
-def list_sessions(services: Services, caller: Caller, after: str, limit: int) -> list[Session]:
-    """Sessions of the tenant by id, after ``after``."""
-    return services.store.list_sessions(caller.tenant, after, limit)
+def list_sessions(
+    services: Services, caller: Caller, after: str, limit: int, labels: Mapping[str, str] | None = None
+) -> tuple[list[Session], bool]:
+    """Sessions of the tenant by id, after ``after``, that have all of ``labels``, and whether more follow."""
+    wanted, found = (labels or {}).items(), list[Session]()
+    while len(found) <= limit:
+        page = services.store.list_sessions(caller.tenant, after, limit + 1)
+        found += [s for s in page if wanted <= s.labels.items()]
+        if len(page) <= limit:
+            break
+        after = page[-1].session_id
+    return found[:limit], len(found) > limit
 
 
 @dataclass(frozen=True, slots=True)

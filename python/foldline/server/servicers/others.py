@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import grpc
 
 from foldline import _core
 from foldline.commands import estimate, events
 from foldline.commands.search_memory import search_memory
-from foldline.domain.enums import EntryKind, EntryRole, Format, ReadingSource, WarningCode
-from foldline.domain.events import Event, Warning_
+from foldline.domain.enums import EntryKind, EntryRole, EventKind, Format, ReadingSource, WarningCode
+from foldline.domain.events import Warning_
 from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
 from foldline.server.codec.basics import (
     duration,
@@ -112,31 +112,31 @@ class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
     ) -> event_service_pb2.ListEventsResponse:
         token, size = read_token(request), page_size(request.page_size, LONG_PAGE)
         caller = caller_of(request, context, "ListEvents")
-        after, wanted, found = token[0] if token else request.after, set(request.kinds), list[Event]()
-        more = True
-        while more and len(found) <= size:
-            page, more = events.list_events(self.services, caller, request.session_id, after, size + 1)
-            found += [e for e in page if not wanted or EVENTS.wire(e.kind) in wanted]
-            after = page[-1].seq if page else after
-        following = page_token(request, found[size - 1].seq) if len(found) > size else ""
+        after = token[0] if token else request.after
+        found, more = events.list_events(self.services, caller, request.session_id, after, size, _kinds(request.kinds))
         return event_service_pb2.ListEventsResponse(
-            events=[wire_event(e, request.session_id) for e in found[:size]], next_page_token=following
+            events=[wire_event(e, request.session_id) for e in found],
+            next_page_token=page_token(request, found[-1].seq) if more else "",
         )
 
     def WatchEvents(
         self, request: event_service_pb2.WatchEventsRequest, context: grpc.ServicerContext
     ) -> Iterator[event_service_pb2.WatchEventsResponse]:
         caller = caller_of(request, context, "WatchEvents")
-        wanted, cursor = set(request.kinds), request.after
         # A stream whose client went gives its thread back at once, not at its next event.
         context.add_callback(self.services.bell.wake)
-        for event in events.watch_events(self.services, caller, request.session_id, request.after, context.is_active):
-            if event is None:
-                yield event_service_pb2.WatchEventsResponse(cursor=cursor)
-                continue
-            cursor = event.seq
-            if not wanted or EVENTS.wire(event.kind) in wanted:
-                yield event_service_pb2.WatchEventsResponse(event=wire_event(event, request.session_id), cursor=cursor)
+        for event, cursor in events.watch_events(
+            self.services, caller, request.session_id, request.after, context.is_active,
+            self.settings.heartbeat_interval, _kinds(request.kinds),
+        ):  # fmt: skip
+            yield event_service_pb2.WatchEventsResponse(
+                event=wire_event(event, request.session_id) if event else None, cursor=cursor
+            )
+
+
+def _kinds(given: Iterable[int]) -> set[EventKind]:
+    """Kinds to show; empty for all. The unspecified one is nobody's."""
+    return {EVENTS.domain(k) for k in given}
 
 
 class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServicer):
@@ -173,9 +173,7 @@ class EstimateServicer(Servicer, estimate_service_pb2_grpc.EstimateServiceServic
             warnings.append(Warning_(WarningCode.USAGE_MISSING, "the usage names no input tokens: unknown"))
         if found.aggregated:
             warnings.append(Warning_(WarningCode.USAGE_AGGREGATED, "the usage sums several calls and is no reading"))
-        return estimate_service_pb2.NormalizeUsageResponse(
-            usage=wire_usage(found), warnings=wire_warnings(warnings)
-        )
+        return estimate_service_pb2.NormalizeUsageResponse(usage=wire_usage(found), warnings=wire_warnings(warnings))
 
 
 class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):

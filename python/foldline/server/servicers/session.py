@@ -14,7 +14,6 @@ from foldline.domain.enums import Ownership, RowView
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import field_names
 from foldline.domain.rows import ModelRef
-from foldline.domain.session import Session
 from foldline.server.codec.basics import enum_map, invalid, model_ref, wire_warnings
 from foldline.server.codec.policy import effective, layer
 from foldline.server.codec.rows import FORMATS, rows_input, wire_row
@@ -61,15 +60,13 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
     def ListSessions(self, request: pb.ListSessionsRequest, context: grpc.ServicerContext) -> pb.ListSessionsResponse:
         token, size = read_token(request, str), page_size(request.page_size)
         caller = caller_of(request, context, "ListSessions")
-        wanted, after, found = dict(request.labels), token[0] if token else "", list[Session]()
-        while len(found) <= size:
-            page = sessions.list_sessions(self.services, caller, after, size + 1)
-            found += [s for s in page if wanted.items() <= s.labels.items()]
-            if len(page) <= size:
-                break
-            after = page[-1].session_id
-        following = page_token(request, found[size - 1].session_id) if len(found) > size else ""
-        return pb.ListSessionsResponse(sessions=[wire_session(s) for s in found[:size]], next_page_token=following)
+        found, more = sessions.list_sessions(
+            self.services, caller, token[0] if token else "", size, dict(request.labels)
+        )
+        return pb.ListSessionsResponse(
+            sessions=[wire_session(s) for s in found],
+            next_page_token=page_token(request, found[-1].session_id) if more else "",
+        )
 
     def UpdateSession(
         self, request: pb.UpdateSessionRequest, context: grpc.ServicerContext
