@@ -12,6 +12,7 @@ from foldline.commands.fold_parts import FoldOutcome, FoldRequest, Progress
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
 from foldline.domain.enums import FailureKind
 from foldline.domain.errors import FoldlineError, Reason
@@ -55,6 +56,7 @@ def compact_session(
     with services.sessions.use(caller.tenant, compact.session_id) as live:
         while True:
             with live.locked():
+                sidecar_owned(live.session)
                 found = repeated(services, caller, live.session.key, compact.request_id)
                 if found is not None:
                     return answer_of(found, CompactionRecord)
@@ -67,7 +69,7 @@ def compact_session(
                 remember=lambda record: remember(services, caller, compact.request_id, record),
             )  # fmt: skip
             outcome = run_fold(services, live, request, wait=caller.left)
-            if outcome.pending:
+            if outcome.pending is not None:
                 message = "another fold of this session is still running" if outcome.joined else "the fold goes on"
                 fold_id = live.fold.fold_id if live.fold else ""
                 raise FoldlineError(Reason.FOLD_IN_PROGRESS, message, fold_id=fold_id)
@@ -77,7 +79,7 @@ def compact_session(
                 _remember_joined(services, caller, live, compact, outcome.record)
                 break
         if outcome.record is None:
-            raise _refusal(outcome)
+            raise refusal_of(outcome)
         return outcome.record
 
 
@@ -91,7 +93,7 @@ def _remember_joined(
             Draft(services, live).commit(request)
 
 
-def _refusal(outcome: FoldOutcome) -> FoldlineError:
+def refusal_of(outcome: FoldOutcome) -> FoldlineError:
     if outcome.failure is None:
         return FoldlineError(
             Reason.NOTHING_TO_FOLD, "no rows may be folded: what there is has to stay or is folded already",

@@ -166,8 +166,14 @@ def _await(
             raise live.stale_reason
         patience = _patience(request, wait(), until, joined=joined)
         if patience is not None and patience <= 0:
-            return FoldOutcome(pending=True, joined=joined)
+            return FoldOutcome(pending=fold, joined=joined)
         live.lock.wait(patience)
+    return ended(fold, request, joined=joined)
+
+
+def ended(fold: FoldInProgress, request: FoldRequest, *, joined: bool) -> FoldOutcome:
+    """What became of a fold that has ended, for one that waited for it."""
+    assert fold.outcome is not None
     outcome = replace(fold.outcome, joined=joined)
     if outcome.error is not None and not joined and request.decision.trigger in _MANUAL:
         raise outcome.error

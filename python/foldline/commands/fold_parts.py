@@ -63,7 +63,7 @@ class FoldOutcome:
 
     Attributes:
         joined: it is another caller's fold, which was waited for.
-        pending: the fold goes on without its caller, who waited long enough (A5).
+        pending: the fold goes on without its caller, who waited long enough (A5): it may have ended since.
         error: what a defect raised, for callers that asked for the fold itself.
     """
 
@@ -74,7 +74,7 @@ class FoldOutcome:
     checks: tuple[CheckFailure, ...] = ()
     warnings: tuple[Warning_, ...] = ()
     joined: bool = False
-    pending: bool = False
+    pending: FoldInProgress | None = None
     error: BaseException | None = None
 
 

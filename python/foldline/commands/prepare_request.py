@@ -12,7 +12,7 @@ from foldline.commands.answer_usage import keep
 from foldline.commands.append_rows import count_imported
 from foldline.commands.attempts import note_skip
 from foldline.commands.draft import Draft
-from foldline.commands.fold import run_fold
+from foldline.commands.fold import ended, run_fold
 from foldline.commands.fold_parts import FoldOutcome, FoldRequest
 from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -20,6 +20,7 @@ from foldline.commands.inputs import Input, RowsInput, read_input
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.record_answer import Outcome, finish, record
 from foldline.commands.render_transcript import ENDS_ON_ASSISTANT
 from foldline.commands.reply import (
@@ -206,20 +207,20 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
                 return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)
             draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.entered)))
             before = live.transcript_size()
-        outcome = run_fold(
-            services, live,
-            replace(_fold_request(boundary, decision, known.model), at_most=boundary.policy.fold_wait),
-            wait=caller.left,
-        )  # fmt: skip
+        asked = replace(_fold_request(boundary, decision, known.model), at_most=boundary.policy.fold_wait)
+        outcome = run_fold(services, live, asked, wait=caller.left)
         with live.locked():
-            after = live.transcript_size()
             # A host whose line broke may have repeated the call meanwhile: what that was told holds (W2).
             seen = _seen(services, caller, live, request)
             if seen is not None and seen.decided is not None:
                 return encode(_again(services, live, request, seen.decided))
+            if outcome.pending is not None and outcome.pending.outcome is not None:
+                # It ended between the wait and now: the list that is answered with is the folded one.
+                outcome = ended(outcome.pending, asked, joined=outcome.joined)
+            after = live.transcript_size()
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += [*draft.warnings, *outcome.warnings]
-            if outcome.joined and not outcome.pending:
+            if outcome.joined and outcome.pending is None:
                 boundary.warnings.append(Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for"))
             draft = Draft(services, live)
             exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
@@ -228,12 +229,12 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
             return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)
 
 
-def _boundary(
 def _seen(services: Services, caller: Caller, live: LiveSession, request: Prepare) -> _Remembered | None:
     found = repeated(services, caller, live.session.key, request.request_id)
     return answer_of(found, _Remembered) if found else None
 
 
+def _boundary(
     services: Services, draft: Draft, request: Prepare, warnings: Sequence[Warning_], seen: _Remembered | None
 ) -> _Boundary:
     session = draft.session
