@@ -11,7 +11,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.summarizing import EXTERNAL, PAID, is_external, writer_of
+from foldline.commands.summarizing import EXTERNAL, PAID, is_external, summary_model, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger
 from foldline.domain.session import Session
@@ -103,6 +103,7 @@ def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:
         rows=len(attempt.plan.source_rows), tokens=attempt.plan.transcript_tokens, bytes=draft.size()[1],
     )  # fmt: skip
     draft.commit()
+        model=summary_model(request, session) if attempt.source is SummarySource.PROVIDER else ModelRef(),
 
 
 def plan_inputs(services: Services, session: Session, request: FoldRequest) -> PlanInputs:
@@ -133,5 +134,14 @@ def note_skip(draft: Draft, decision: Decision, reason: SkipReason) -> None:
     if changed:
         draft.event(
             EventKind.COMPACTION_SKIPPED, trigger=decision.trigger, signals=decision.signals, skip=reason,
-            tokens=decision.report.transcript_tokens,
+            tokens=decision.report.transcript_tokens, message=_numbers(decision.report),
         )  # fmt: skip
+
+
+def _numbers(report: PressureReport) -> str:
+    """What the decision was made by, for developers."""
+    limits = report.limits
+    return (
+        f"transcript {report.transcript_tokens} of {limits.threshold} tokens, request {report.forecast_tokens} of "
+        f"{limits.input_budget}, {report.body_bytes} body bytes"
+    )

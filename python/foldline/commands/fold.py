@@ -189,7 +189,8 @@ def interrupted(services: Services) -> int:
             draft = Draft(services, live)
             draft.event(
                 EventKind.COMPACTION_FAILED, fold_id=started.fold_id, trigger=started.trigger, signals=started.signals,
-                failure=FailureKind.INTERRUPTED, source=started.source, message="the sidecar stopped during the fold",
+                failure=FailureKind.INTERRUPTED, source=started.source, model=started.model,
+                message="the sidecar stopped during the fold",
             )  # fmt: skip
             draft.commit()
     return len(found)

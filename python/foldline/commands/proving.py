@@ -9,7 +9,7 @@ import msgspec
 
 from foldline import _core
 from foldline.commands.draft import Draft, chained, commit, measured, media_tokens
-from foldline.commands.fold_parts import Attempt, FoldOutcome, FoldRequest, Progress, Written
+from foldline.commands.fold_parts import Attempt, FoldOutcome, FoldRequest, Progress, Spent, Written
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
@@ -296,10 +296,11 @@ def fail(
                 only_not_smaller=kind is FailureKind.NOT_SMALLER,
             )  # fmt: skip
             draft.session = replace(session, cadence=record)
-            usage = attempt.fold.spent[-1].usage if attempt.fold.spent else None
+            last = attempt.fold.spent[-1] if attempt.fold.spent else Spent(attempt.source)
             draft.event(
                 EventKind.COMPACTION_FAILED, fold_id=attempt.fold.fold_id, trigger=trigger,
-                signals=request.decision.signals, failure=kind, checks=checks, source=attempt.source, usage=usage,
+                signals=request.decision.signals, failure=kind, checks=checks, source=attempt.source,
+                usage=last.usage, model=last.model,
                 message=detail, duration=time.monotonic() - attempt.started, cooldown_until=record.cooldown_until,
             )  # fmt: skip
             draft.commit()

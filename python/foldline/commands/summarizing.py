@@ -136,7 +136,7 @@ def _call(
 
 def _summary_request(services: Services, request: FoldRequest, attempt: Attempt) -> SummaryRequest:
     policy, planned, ready = request.policy.summary, attempt.plan, attempt.ready
-    model = _model(request, attempt.session)
+    model = summary_model(request, attempt.session)
     covered = set(ready.plan.discard) if ready else set()
     earlier = [
         b for o in planned.earlier if o not in covered if isinstance(b := attempt.rows[o].body, CompactionSummaryRow)
@@ -166,7 +166,7 @@ def _instructions(request: FoldRequest) -> str:
     return "\n\n".join(filter(None, (request.policy.summary.instructions, request.instructions)))
 
 
-def _model(request: FoldRequest, session: Session) -> ModelRef:
+def summary_model(request: FoldRequest, session: Session) -> ModelRef:
     """S2: the fast model, else that of the current request, else of the last answer, else the session's."""
     last = session.last_prepared.model if session.last_prepared else ModelRef()
     candidates = (request.policy.summary.fast_model or ModelRef(), request.model, last)

@@ -16,6 +16,7 @@ from foldline.domain.enums import (
 )
 from foldline.domain.folding import CheckFailure, CompactionRecord
 from foldline.domain.models import Usage
+from foldline.domain.rows import ModelRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Event:
     Attributes:
         seq: position in the session's event log, from 1; given by the store at commit (0 before).
         fold_id: ties a start to its one terminal event.
+        model: that is asked for the summary, or was; empty for none.
         rows, tokens, bytes: of the transcript before a fold; ``tokens`` estimated, or those a refusal named.
         cause: what set the did-not-fit fact: ``refused``, ``bounded`` or ``too_large``.
         limit: in tokens, or in bytes where ``cause`` of a bound is ``bytes``.
@@ -63,6 +65,7 @@ class Event:
     failure: FailureKind | None = None
     checks: tuple[CheckFailure, ...] = ()
     source: SummarySource | None = None
+    model: ModelRef = ModelRef()
     usage: Usage | None = None
     skip: SkipReason | None = None
     bounded: tuple[BoundedResult, ...] = ()

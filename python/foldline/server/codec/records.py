@@ -133,6 +133,7 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
             made.compaction_started.CopyFrom(
                 event_pb2.CompactionStarted(
                     summary_source=SOURCES.wire(event.source),
+                    model=wire_model(event.model),
                     rows=event.rows,
                     tokens_before=event.tokens,
                     bytes_before=event.bytes,
@@ -146,6 +147,7 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
                     failure=FAILURES.wire(event.failure),
                     checks=[_check(c) for c in event.checks],
                     summary_source=SOURCES.wire(event.source),
+                    model=wire_model(event.model),
                     usage=wire_usage(event.usage),
                     duration=duration(event.duration),
                     cooldown_until=timestamp(event.cooldown_until),
@@ -171,7 +173,7 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
                 event_pb2.DidNotFitRecorded(
                     cause=event.cause,
                     refusal=REFUSALS.wire(event.refusal),
-                    named_tokens=event.tokens or None,
+                    named_tokens=event.tokens or None if event.cause == "refused" else None,
                 )
             )
         case EventKind.RUN_SUPERSEDED:
