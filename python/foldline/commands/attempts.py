@@ -14,6 +14,8 @@ from foldline.commands.snapshots import snapshot_of
 from foldline.commands.summarizing import EXTERNAL, PAID, is_external, summary_model, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger
+from foldline.domain.pressure import PressureReport
+from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
 from foldline.engine.cadence import Decision
