@@ -497,7 +497,7 @@ def _numbers(report: PressureReport) -> str:
 
 
 def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Action, tokens: int) -> None:
-    """B3 and B4: the event, and the did-not-fit fact, unless automatic compaction is off."""
+    """B3, B4, L3: the event, and the did-not-fit fact; while automatic compaction is off a bound does not set it."""
     run, results = _own_run(draft.session, boundary.request.run_id), bound.results
     if results:
         draft.event(
@@ -508,7 +508,7 @@ def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Actio
     too_large = action is Action.TOO_LARGE
     # F12: a compactor's plan must not be overruled because results were bounded.
     compacts = source_of(draft.services, boundary.policy) is SummarySource.COMPACTOR
-    if boundary.policy.auto_compact and (too_large or (results and not compacts)):
+    if too_large or (boundary.policy.auto_compact and results and not compacts):
         cause = "too_large" if too_large else "bounded"
         if draft.session.cadence.did_not_fit is None:
             draft.event(EventKind.DID_NOT_FIT_RECORDED, run_id=run.run_id if run else "", cause=cause, tokens=tokens)
