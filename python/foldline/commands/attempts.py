@@ -103,9 +103,9 @@ def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:
         EventKind.COMPACTION_STARTED, fold_id=attempt.fold.fold_id, trigger=attempt.trigger,
         signals=request.decision.signals, source=attempt.source, run_id=run.run_id if run else "",
         rows=len(attempt.plan.source_rows), tokens=attempt.plan.transcript_tokens, bytes=draft.size()[1],
+        model=summary_model(request, session) if attempt.source is SummarySource.PROVIDER else ModelRef(),
     )  # fmt: skip
     draft.commit()
-        model=summary_model(request, session) if attempt.source is SummarySource.PROVIDER else ModelRef(),
 
 
 def plan_inputs(services: Services, session: Session, request: FoldRequest) -> PlanInputs:
