@@ -1,9 +1,10 @@
-"""Real sessions through a real server: everything verifies, and every prepared request is valid for both formats."""
+"""Real sessions through a real server: everything verifies, and every prepared request is valid for each format."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,20 @@ from foldline.server.codec.rows import wire_row
 from foldline.v1 import compaction_service_pb2, model_pb2, row_pb2, session_pb2, session_service_pb2
 
 from tests.support.server import running_server
-from tests.validity import anthropic_faults, openai_chat_faults
+from tests.validity import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FILES = ("coding-session.jsonl", "airline-runs.json", "bugfix-function-calling.traj", "bugfix-text-actions.traj")
 MODEL = model_pb2.ModelRef(provider="openai", model="windowed")
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real inputs are not beside this checkout")
+
+FAULTS: dict[row_pb2.Format.ValueType, Callable[..., list[str]]] = {
+    row_pb2.FORMAT_OPENAI_CHAT: openai_chat_faults,
+    row_pb2.FORMAT_OPENAI_RESPONSES: openai_responses_faults,
+    row_pb2.FORMAT_ANTHROPIC_MESSAGES: anthropic_faults,
+    row_pb2.FORMAT_GOOGLE_GENAI: google_faults,
+}
 
 
 class Host:
@@ -34,10 +42,9 @@ class Host:
         active = [r.offset for r in listed(player, session_pb2.ROW_VIEW_ACTIVE)]
         if player.replica != active:
             self.faults.append(f"{player.session_id} {number} replica: {player.replica[-5:]} is not {active[-5:]}")
-        openai = json.loads(render(player, row_pb2.FORMAT_OPENAI_CHAT))
-        anthropic = json.loads(render(player, row_pb2.FORMAT_ANTHROPIC_MESSAGES))
-        self.faults += [f"{player.session_id} {number} openai: {f}" for f in openai_chat_faults(openai)]
-        self.faults += [f"{player.session_id} {number} anthropic: {f}" for f in anthropic_faults(anthropic)]
+        for fmt, faults in FAULTS.items():
+            found = faults(json.loads(render(player, fmt)))
+            self.faults += [f"{player.session_id} {number} {row_pb2.Format.Name(fmt)}: {fault}" for fault in found]
 
 
 def render(player: Player, fmt: row_pb2.Format.ValueType) -> bytes:
