@@ -8,6 +8,7 @@ from foldline.commands.answer_usage import keep
 from foldline.commands.draft import Draft
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.domain.changes import replace
@@ -43,6 +44,7 @@ def append_rows(services: Services, caller: Caller, append: Append) -> Appended:
     """
     rows, warnings, usages = read_input(services, append.rows)
     with services.sessions.use(caller.tenant, append.session_id) as live, live.locked():
+        sidecar_owned(live.session)
         found = repeated(services, caller, live.session.key, append.request_id)
         if found is not None:
             return answer_of(found, Appended)

@@ -10,6 +10,7 @@ from foldline.commands.fold_parts import FoldRequest
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape, measurement, tools_of
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.reply import Reply, host_exact
 from foldline.commands.services import Caller, Services
 from foldline.commands.snapshots import snapshot_of
@@ -58,6 +59,7 @@ def check_pressure(
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
+            sidecar_owned(live.session)
             pressure = pressure_of(services, live, shape, override, known_revision=known_revision)
             session, offsets = live.session, live.offsets()
         if not pressure.decision.fold:
@@ -108,6 +110,7 @@ def plan_compaction(
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
+            sidecar_owned(live.session)
             shape = shape_of_last(services, live.session, shape)
             pressure = pressure_of(services, live, shape, override, manual=True)
             due = pressure_of(services, live, shape, override).decision

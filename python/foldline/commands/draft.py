@@ -11,8 +11,10 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, RevisionKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.events import Event, Warning_
+from foldline.domain.folding import OffsetRange
 from foldline.domain.models import Factor
 from foldline.domain.ports import Batch, CallUpdate, StoredRequest, StoredRow, Tools
+from foldline.domain.projections import Projection, Settled, StagedFold
 from foldline.domain.rows import MEDIA, ModelRef, NewRow, Row, RowBody, UserRow, encode_body, kind_of
 from foldline.domain.session import ClosedRun, Prepared, Session, SupersededRow
 from foldline.engine import appending, cadence
@@ -49,6 +51,8 @@ class Draft:
     Attributes:
         session: the state as it will be.
         warnings: for the answer.
+        settle, stage: what becomes of a staged projection, and one to stage (H3).
+        visible: which offsets' entries memory shows from now on (M2); None leaves that as it is.
     """
 
     def __init__(self, services: Services, live: LiveSession) -> None:
@@ -63,6 +67,9 @@ class Draft:
         self._prepared: Prepared | None = None
         self._tools: Tools | None = None
         self._factor: Factor | None = None
+        self.settle: Settled | None = None
+        self.stage: tuple[Projection, StagedFold] | None = None
+        self.visible: tuple[OffsetRange, ...] | None = None
         self._now = services.clock()
 
     @property
@@ -187,6 +194,9 @@ class Draft:
             request=request,
             tools=self._tools,
             factor=self._factor,
+            settle=self.settle,
+            stage=self.stage,
+            visible=self.visible,
         )
         events = commit(self.services, self.live, batch)
         if self._factor is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
 from foldline.domain.enums import RowView
 from foldline.domain.errors import FoldlineError, Reason
@@ -43,6 +44,8 @@ def list_rows(
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
+            if view is RowView.ACTIVE:
+                sidecar_owned(live.session)
             session, offsets = live.session, live.offsets() if view is RowView.ACTIVE or revision is None else []
         at = session.revision if revision is None else revision
         if view is RowView.ARCHIVE:

@@ -21,6 +21,7 @@ from foldline.domain.session import Session
 
 if TYPE_CHECKING:
     from foldline.commands.ahead import Ahead
+    from foldline.commands.host_owned.views import Sizes
 
 Column = tuple[int, int, str, int, int]
 """(offset, kind, run_id, tokens, bytes) of a row."""
@@ -36,6 +37,7 @@ class LiveSession:
         fold: the fold that holds the barrier, if any.
         ahead: the summary that is written ahead of need, or ready (A1); ``ahead_tried`` is (rewrites, tokens) of the
             list at the last try.
+        host_sizes: of the rows of the last list that the host of a HOST_OWNED session sent.
         stale: memory may differ from the store; the next caller loads the session again.
     """
 
@@ -45,6 +47,7 @@ class LiveSession:
         self.fold: FoldInProgress | None = None
         self.ahead: Ahead | None = None
         self.ahead_tried = (-1, 0)
+        self.host_sizes: Sizes | None = None
         self.stale_reason = FoldlineError(
             Reason.SESSION_NOT_FOUND, f"session {session.session_id} was deleted", session_id=session.session_id
         )

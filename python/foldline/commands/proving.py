@@ -112,7 +112,7 @@ class _Commit:
         if failures:
             detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
             return fail(
-                self.services, self.live, request, attempt, _kind_of(failures), detail, checks=failures
+                self.services, self.live, request, attempt, kind_of_failure(failures), detail, checks=failures
             )  # fmt: skip
         request.progress(Progress("proven", attempt.fold.fold_id, len(self.plan.discard)))
         record = self._record()
@@ -273,7 +273,7 @@ def _folded(session: Session, planned: FoldPlan) -> Session:
     return replace(session, calls=calls, superseded=superseded, open_run=run)
 
 
-def _kind_of(failures: tuple[CheckFailure, ...]) -> FailureKind:
+def kind_of_failure(failures: tuple[CheckFailure, ...]) -> FailureKind:
     rules = {f.rule for f in failures}
     if rules == {"V6"}:
         smaller = all("smaller" in f.detail for f in failures)

@@ -15,6 +15,7 @@ from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import snapshot_of
@@ -65,6 +66,7 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
     """
     rows, warnings, _ = read_input(services, edit.rows)
     with services.sessions.use(caller.tenant, edit.session_id) as live, live.locked():
+        sidecar_owned(live.session)
         found = repeated(services, caller, live.session.key, edit.request_id)
         if found is not None:
             return answer_of(found, Relisting)
@@ -126,6 +128,7 @@ def restore_revision(
         FoldlineError: REVISION_NOT_FOUND, FOLD_IN_PROGRESS (L2), REVISION_MISMATCH.
     """
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        sidecar_owned(live.session)
         found = repeated(services, caller, live.session.key, request_id)
         if found is not None:
             return answer_of(found, Relisting)
@@ -264,6 +267,7 @@ def pin_rows(
         FoldlineError: FIELD_VALIDATION for rows that are not active, SUMMARY_ROW_REFUSED for a summary.
     """
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
+        sidecar_owned(live.session)
         found = repeated(services, caller, live.session.key, request_id)
         if found is not None:
             return answer_of(found, Pinned)

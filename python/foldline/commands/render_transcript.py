@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foldline.commands.list_rows import to_row
+from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
 from foldline.domain.changes import replace
 from foldline.domain.enums import Format, WarningCode
@@ -49,6 +50,7 @@ def render_transcript(
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
+            sidecar_owned(live.session)
             session, offsets = live.session, live.offsets()
         if revision is not None and revision != session.revision:
             offsets = services.store.active_offsets(session.key, revision)

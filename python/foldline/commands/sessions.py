@@ -13,7 +13,7 @@ from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.services import Caller, Services
 from foldline.domain.changes import replace
 from foldline.domain.enums import Ownership, RevisionKind
-from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.errors import FoldlineError
 from foldline.domain.policy import Resolved, check_layer, resolve
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
@@ -49,17 +49,11 @@ def create_session(services: Services, caller: Caller, new: NewSession) -> Sessi
     """Creates a session at revision 0.
 
     Raises:
-        FoldlineError: SESSION_EXISTS, FIELD_VALIDATION (policy out of range, T <= 0, reserve >= W),
-            NOT_YET for a host-owned one.
+        FoldlineError: SESSION_EXISTS, FIELD_VALIDATION (policy out of range, T <= 0, reserve >= W).
     """
     found = repeated(services, caller, 0, new.request_id)
     if found is not None:
         return get_session(services, caller, answer_of(found, str))
-    if new.ownership is Ownership.HOST_OWNED:
-        raise FoldlineError(
-            Reason.NOT_YET, "host-owned sessions will keep cadence, memory and events for a transcript the host keeps",
-            method=caller.method,
-        )  # fmt: skip
     policy = dict(new.policy or {})
     _check_policy(services, policy, new.model)
     session_id = new.session_id or f"s-{uuid.uuid4().hex}"

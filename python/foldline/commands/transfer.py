@@ -16,16 +16,19 @@ from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import SessionView, get_session
 from foldline.domain.changes import replace
+from foldline.domain.enums import EventKind, FailureKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import COUNT_MAX
 from foldline.domain.ports import Archive, CallUpdate, Rewrite, StoredRow
+from foldline.domain.projections import HostRow
 from foldline.domain.rows import decode_body, kind_of
 from foldline.domain.session import ClosedRun, Session
 
 VERSION = 1
 CHUNK_BYTES = 256 * 1024
+_TERMINAL = (EventKind.COMPACTION_COMPLETED, EventKind.COMPACTION_FAILED)
 
 
 class _Header(msgspec.Struct, tag="foldline", tag_field="line"):
@@ -69,12 +72,16 @@ class _Entry(msgspec.Struct, tag="entry", tag_field="line"):
     visible: bool
 
 
+class _HostRow(msgspec.Struct, tag="host_row", tag_field="line"):
+    row: HostRow
+
+
 class _End(msgspec.Struct, tag="end", tag_field="line"):
     lines: int
     sha256: str
 
 
-_Line = _Header | _Session | _Row | _Rewrite | _Call | _Run | _Event | _Entry | _End
+_Line = _Header | _Session | _Row | _Rewrite | _Call | _Run | _Event | _Entry | _HostRow | _End
 
 
 def export_session(services: Services, caller: Caller, session_id: str) -> Iterator[bytes]:
@@ -120,6 +127,7 @@ def _lines(archive: Archive) -> Iterator[_Line]:
     yield from map(_Event, archive.events)
     for entry, visible in archive.entries:
         yield _Entry(entry, visible)
+    yield from map(_HostRow, archive.host_rows)
 
 
 def import_session(
@@ -135,6 +143,7 @@ def import_session(
         return get_session(services, caller, answer_of(found, str))
     archive = _archive(_split(chunks))
     name = session_id or archive.session.session_id
+    archive = without_staged(archive)
     session = replace(archive.session, key=0, tenant=caller.tenant, session_id=name)
     try:
         services.store.import_session(replace(archive, session=session), remember(services, caller, request_id, name))
@@ -150,6 +159,25 @@ def import_session(
             raise
     services.memory.wake()
     return get_session(services, caller, name)
+
+
+def without_staged(archive: Archive) -> Archive:
+    """H3: a staged projection stays where it is staged; in the copy its fold has failed, so that every start ends."""
+    session = archive.session
+    if not session.staged:
+        return archive
+    ended = {e.fold_id for e in archive.events if e.kind in _TERMINAL}
+    started = [e for e in archive.events if e.kind is EventKind.COMPACTION_STARTED and e.fold_id not in ended]
+    last = archive.events[-1].seq if archive.events else 0
+    ends = tuple(
+        Event(
+            kind=EventKind.COMPACTION_FAILED, time=e.time, revision=e.revision, boundary=e.boundary, seq=last + number,
+            run_id=e.run_id, fold_id=e.fold_id, trigger=e.trigger, signals=e.signals, source=e.source,
+            failure=FailureKind.CANCELLED, message="its projection was staged when the session was exported",
+        )
+        for number, e in enumerate(started, 1)
+    )  # fmt: skip
+    return replace(archive, session=replace(session, staged=""), events=(*archive.events, *ends))
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -195,6 +223,7 @@ def _archive(lines: Iterable[bytes]) -> Archive:
     runs: list[ClosedRun] = []
     events: list[Event] = []
     entries: list[tuple[MemoryEntry, bool]] = []
+    host_rows: list[HostRow] = []
     for raw in lines:
         number += 1
         try:
@@ -222,6 +251,8 @@ def _archive(lines: Iterable[bytes]) -> Archive:
                 events.append(line.event)
             case _Entry():
                 entries.append((line.entry, line.visible))
+            case _HostRow():
+                host_rows.append(line.row)
             case _End():
                 if line.lines != number - 1 or line.sha256 != digest.hexdigest():
                     raise FoldlineError(
@@ -240,4 +271,7 @@ def _archive(lines: Iterable[bytes]) -> Archive:
             Reason.FORMAT_INVALID, f"row {last.offset} of revision {last.revision} is not the session's, which is at "
             f"{session.revision}", line=number,
         )  # fmt: skip
-    return Archive(session, tuple(rows), tuple(rewrites), tuple(calls), tuple(runs), tuple(events), tuple(entries))
+    return Archive(
+        session, tuple(rows), tuple(rewrites), tuple(calls), tuple(runs), tuple(events), tuple(entries),
+        tuple(host_rows),
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from foldline import _core
 from foldline.commands.draft import chained
 from foldline.commands.list_rows import to_row
 from foldline.commands.services import Caller, Services
-from foldline.domain.enums import RevisionKind, RowKind
+from foldline.domain.enums import Ownership, RevisionKind, RowKind
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Rewrite, StoredRow
 from foldline.domain.session import Session
@@ -67,6 +67,7 @@ class _Replay:
     def __init__(self, services: Services, session: Session) -> None:
         self.services = services
         self.session = session
+        self.hosted = session.ownership is Ownership.HOST_OWNED
         self.faults: list[VerifyFault] = []
         self.list: list[int] = []
         self.rows: dict[int, StoredRow] = {}
@@ -85,7 +86,8 @@ class _Replay:
                 self.rows[row.offset] = row
             after = page[-1].offset
         self.rows_total = len(self.rows)
-        for offset in range(1, self.session.next_offset):
+        # Of a list that the host keeps only what has folded is here (§14).
+        for offset in () if self.hosted else range(1, self.session.next_offset):
             if offset not in self.rows:
                 self.fault("R1", f"row {offset} is missing from the archive", offset)
         self.rewrites = self.services.rewrites(self.session.key)
@@ -132,7 +134,7 @@ class _Replay:
     def _rewrite(self, rewrite: Rewrite, rows: Sequence[StoredRow]) -> None:
         after = list(expand(rewrite.active))
         handle: dict[RevisionKind, Callable[[Rewrite, list[int], Sequence[StoredRow]], None]] = {
-            RevisionKind.FOLD: self._fold,
+            RevisionKind.FOLD: self._hosted_fold if self.hosted else self._fold,
             RevisionKind.EDIT: self._edit,
             RevisionKind.RESTORE: self._restore,
         }
@@ -163,6 +165,26 @@ class _Replay:
             RevisionKind.FOLD, self._digest_rows([rows[0].offset]), digest, msgspec.json.encode(to_ranges(tuple(after)))
         )
 
+    def _hosted_fold(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
+        """H3: a projection that was committed: its rows are in the archive, and its summary stands for all of them."""
+        record, revision = rewrite.record, rewrite.revision
+        summaries = [r.offset for r in rows if r.kind == RowKind.COMPACTION_SUMMARY]
+        if record is None or summaries != [record.summary_offset]:
+            self.fault("V3", f"fold {revision} made {len(summaries)} summaries, not one", revision=revision)
+            return
+        discarded = list(expand(record.discarded))
+        for offset in discarded:
+            if offset not in self.rows:
+                self.fault("V10", f"row {offset}, which fold {revision} discards, is missing", offset, revision)
+        expected = {*discarded, record.summary_offset}
+        for row in rows:
+            if row.offset not in expected:
+                self.fault("V1", f"row {row.offset} came with fold {revision} and is none of its", row.offset, revision)
+        digest = self._digest_rows(discarded)
+        if digest.hex() != record.digest:
+            self.fault("V7", f"fold {revision} discarded other rows than its digest says", revision=revision)
+        self._chain(RevisionKind.FOLD, self._digest_rows(summaries), digest, msgspec.json.encode(()))
+
     def _edit(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
         new = [r.offset for r in rows]
         if not set(after).issubset({*self.list, *new}):
@@ -191,7 +213,8 @@ class _Replay:
         """V8, M2: every folded row that memory holds is found there, and no active one."""
         if self.session.memory_dropped:
             return
-        folded = folded_offsets(self.rewrites, self.session.revision).difference(offsets)
+        again = set(expand(self.session.again))
+        folded = folded_offsets(self.rewrites, self.session.revision).difference(offsets) - again
         visible = self.services.store.visible_offsets(self.session.key)
         # By what held when the row folded: the policy may have changed since.
         indexed: dict[int, bool] = {}

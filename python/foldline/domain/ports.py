@@ -207,6 +207,9 @@ class StoreReads(Protocol):
     def last_offset(self, key: int, revision: int) -> int:
         """The last offset that was given up to a revision; 0 for none."""
 
+    def answers(self, key: int) -> list[tuple[int, str]]:
+        """(offset, run) of every assistant row, by offset; the run is empty for none."""
+
     def count_rows(self, key: int) -> int: ...
 
     def rewrites(self, key: int, after: int, limit: int) -> list[Rewrite]:
@@ -245,8 +248,9 @@ class StoreReads(Protocol):
     def staged_projection(self, key: int) -> tuple[Projection, StagedFold] | None:
         """The session's staged projection with all that it holds (H3)."""
 
-    def issued_projections(self, key: int, digests: Sequence[str]) -> list[Projection]:
-        """Staged and committed projections whose summaries carry one of ``digests`` (H2)."""
+    def issued_projections(self, key: int, digests: Sequence[str], texts: Sequence[str]) -> list[Projection]:
+        """Staged and committed projections whose summaries carry one of ``digests``, or read as one of ``texts``, which
+        are digests as well (H2), newest first."""
 
     def expired_projections(self) -> list[tuple[str, str, str]]:
         """(tenant, session id, projection id) of staged projections that have run out."""
@@ -469,6 +473,8 @@ class Parsed(Protocol):
     def usages(self) -> Sequence[MessageUsage]: ...
     @property
     def spans(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def messages(self) -> int: ...
 
 
 class ParsedResponse(Protocol):

@@ -29,6 +29,7 @@ class Anchor(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         output_tokens: what the provider counted of the answer, where its rows came with it; ``output_covered`` is the
             raw token sum of those rows, which it stands for.
+        list_rows, list_digest: where the host keeps the transcript, the leading rows that it covered.
     """
 
     input_tokens: int
@@ -37,6 +38,8 @@ class Anchor(msgspec.Struct, frozen=True, omit_defaults=True):
     model: ModelRef
     output_tokens: int = 0
     output_covered: int = 0
+    list_rows: int = 0
+    list_digest: str = ""
 
 
 class DidNotFit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,6 +195,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
         beside_tokens, beside_bytes: of everything but the rows; tokens raw.
         first_bounded: list position of the first row it carried shortened.
         paused: list position of an assistant row that waited for its continuation, None for none (R5).
+        list_digest: of the list, where the host keeps it (§14); ``revision`` is then its boundary.
+        projection_id: the list is one that this projection makes.
         window: context window of its model; ``ceiling`` is its W.
         answered, metered: it has an answer, and that answer's usage, which a session's totals count once.
     """
@@ -213,6 +218,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     beside_bytes: int = 0
     first_bounded: int | None = None
     paused: int | None = None
+    list_digest: str = ""
+    projection_id: str = ""
     ceiling: int = 0
     answered: bool = False
     metered: bool = False
@@ -239,6 +246,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
         prepared_through: highest offset at the last PrepareRequest (V5).
         superseded: superseded system rows that are still active.
         policy: the session's own partial policy, dotted names.
+        staged: the projection that waits for the host of a HOST_OWNED session (H3), empty for none; ``again`` are
+            archived rows that the host holds active again (M2).
         last_prepared: offsets count and revision of the last prepared request, for ``stable_prefix_rows``.
         forked_from: id of the session that this one was forked from, empty for none (X3).
     """
@@ -264,6 +273,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     carried_through: int = 0
     prepared_through: int = 0
     last_prepared: Prepared | None = None
+    staged: str = ""
+    again: tuple[tuple[int, int], ...] = ()
     pinned_tokens: int = 0
     media_tokens: int = 0
     answers: int = 0

@@ -88,7 +88,7 @@ class Reading:
         return msgspec.structs.replace(body, content=whole)
 
     def parsed(self) -> Parsed:
-        return Parsed(tuple(self.rows), tuple(self.warnings), tuple(self.usages), tuple(self.spans))
+        return Parsed(tuple(self.rows), tuple(self.warnings), tuple(self.usages), tuple(self.spans), self.message + 1)
 
 
 _WHY = {

@@ -27,12 +27,14 @@ class Parsed:
     Attributes:
         spans: of each row, the indices of the first and the last message it was made from, -1 for what stands beside the
             messages. One message may have become several rows, and several one.
+        messages: how many there were, those that made no row included.
     """
 
     rows: tuple[NewRow, ...]
     warnings: tuple[Warning_, ...] = ()
     usages: tuple[MessageUsage, ...] = ()
     spans: tuple[tuple[int, int], ...] = ()
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

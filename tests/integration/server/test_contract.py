@@ -218,12 +218,6 @@ ANNOUNCED: dict[str, dict[str, Any]] = {
     "CompactionService/SaveCheckpoint": {"session_id": "s", "description": "d"},
     "CompactionService/ListCheckpoints": {"session_id": "s"},
     "CompactionService/GetCheckpoint": {"session_id": "s", "checkpoint_id": "c"},
-    "CompactionService/CompactTranscript": {
-        "session_id": "s",
-        "transcript": {"input": {"raw": {"format": 1, "json": "W10="}}},
-    },
-    "CompactionService/CommitProjection": {"session_id": "s", "projection_id": "p"},
-    "CompactionService/AbortProjection": {"session_id": "s", "projection_id": "p"},
     "CuratorService/Curate": {"sequence": 1, "register": {"role": "CURATOR_ROLE_CURATOR"}},
     "MemoryService/GetMemory": {"session_id": "s", "offset": 1},
     "MemoryService/EnumerateScope": {"session_id": "s"},
@@ -249,12 +243,6 @@ class TestAdmin:
     def test_the_server_names_what_it_announces(self, client: Client) -> None:
         info = client.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest()).server
         assert list(info.not_yet) == sorted(ANNOUNCED)
-
-    def test_a_transcript_sent_along_is_announced_too(self, client: Client) -> None:
-        request = compaction_service_pb2.CheckPressureRequest(session_id="s")
-        request.transcript.input.CopyFrom(raw(user("hello")))
-        found = refused(client.compaction.CheckPressure, request)
-        assert (found.reason, found.metadata["method"]) == ("NOT_YET", "CheckPressure")
 
     def test_settings_are_told_with_their_origin(self, tmp_path: Path) -> None:
         settings = {"server.max_calls": 9, "policy.retention.turns": 7}

@@ -9,7 +9,7 @@ from foldline.commands.record_answer import finish_run, record_answer
 from foldline.commands.reply import Content, Reply
 from foldline.commands.services import Services
 from foldline.domain.enums import Action, ReplyMode
-from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import Warning_
 from foldline.server.codec.basics import enum_map, wire_usage, wire_warnings
 from foldline.server.codec.policy import layer
 from foldline.server.codec.pressure import shape_of, wire_report
@@ -17,6 +17,7 @@ from foldline.server.codec.records import FAILURES, REFUSALS, SKIPS, wire_bounde
 from foldline.server.codec.rows import FORMATS, rows_input, wire_rows
 from foldline.server.codec.sessions import OUTCOMES, outcome_of, wire_recorded
 from foldline.server.errors import too_large
+from foldline.server.servicers import hosted
 from foldline.server.servicers.base import Waiting, caller_of, optional
 from foldline.v1 import compaction_pb2, model_pb2, session_service_pb2
 from foldline.v1 import compaction_service_pb2 as pb
@@ -89,18 +90,17 @@ def append(
 
 
 def check(services: Services, request: pb.CheckPressureRequest, context: Waiting) -> pb.CheckPressureResponse:
+    warnings: tuple[Warning_, ...] = ()
     if request.HasField("transcript"):
-        will = "measure a transcript that the host keeps"
-        raise FoldlineError(
-            Reason.NOT_YET, f"CheckPressure with a transcript will {will}", method="CheckPressure", will=will
-        )
-    pressure = check_pressure(
-        services, caller_of(request, context, "CheckPressure"), request.session_id, shape_of(request.shape),
-        layer(request.override), optional(request, "known_revision"),
-    )  # fmt: skip
+        pressure, warnings = hosted.check(services, request, context)
+    else:
+        pressure = check_pressure(
+            services, caller_of(request, context, "CheckPressure"), request.session_id, shape_of(request.shape),
+            layer(request.override), optional(request, "known_revision"),
+        )  # fmt: skip
     return pb.CheckPressureResponse(
         pressure=wire_report(pressure.report), fold_due=pressure.decision.fold,
-        skip=SKIPS.wire(pressure.decision.skip), revision=pressure.revision,
+        skip=SKIPS.wire(pressure.decision.skip), revision=pressure.revision, warnings=wire_warnings(warnings),
     )  # fmt: skip
 
 

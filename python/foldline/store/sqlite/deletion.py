@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from foldline.domain.ports import StoredRequest
-from foldline.store.sqlite import memory, writes
+from foldline.store.sqlite import memory, projections, writes
 from foldline.store.sqlite.sharing import give_up
 
 CHUNK = 500
@@ -20,6 +20,7 @@ _TABLES = {
     "tools": "session_key, digest",
     "event": "id",
     "open_fold": "session_key, fold_id",
+    **projections.TABLES,
 }
 """What belongs to a session alone, and the key of each table."""
 

@@ -7,18 +7,19 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from foldline.domain.enums import RevisionKind
+from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.folding import CompactionRecord, to_ranges
 from foldline.domain.memory import MemoryFilter, StoredEntry
 from foldline.domain.models import Factor
 from foldline.domain.ports import Archive, CallUpdate, Rewrite, StoredRequest, StoredRow, Tools
+from foldline.domain.projections import HostRow, Projection, StagedFold
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import decode, decode_event, decode_ranges, decode_session
 from foldline.store.listing import listed
-from foldline.store.sqlite import memory
+from foldline.store.sqlite import memory, projections
 from foldline.store.sqlite.writes import REPEAT_SECONDS
 
 _ROW = (
@@ -113,6 +114,14 @@ class SqliteReads:
         """The last offset that was given up to a revision; 0 for none."""
         with self._snapshot() as db:
             return _last_offset(db, key, revision)
+
+    def answers(self, key: int) -> list[tuple[int, str]]:
+        """(offset, run) of every assistant row, by offset; the run is empty for none."""
+        with self._reading() as db:
+            return db.execute(
+                "SELECT offset, run_id FROM archive_row WHERE session_key = ? AND kind = ? ORDER BY offset",
+                (key, int(RowKind.ASSISTANT)),
+            ).fetchall()
 
     def count_rows(self, key: int) -> int:
         with self._reading() as db:
@@ -209,12 +218,13 @@ class SqliteReads:
         return [decode_event(*row) for row in rows]
 
     def unfinished_folds(self) -> list[tuple[str, str, Event]]:
-        """(tenant, session id, start event) of every fold without a terminal event (§13, V10)."""
+        """(tenant, session id, start event) of every fold without a terminal event, staged ones apart (§13, V10)."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT s.tenant, s.session_id, e.body, e.seq FROM open_fold f "
                 "JOIN session s ON s.key = f.session_key AND s.deleting = 0 "
-                "JOIN event e ON e.session_key = f.session_key AND e.seq = f.seq ORDER BY f.session_key, f.seq"
+                "JOIN event e ON e.session_key = f.session_key AND e.seq = f.seq "
+                f"WHERE NOT {projections.IS_STAGED} ORDER BY f.session_key, f.seq"
             ).fetchall()
         return [(tenant, session_id, decode_event(body, seq)) for tenant, session_id, body, seq in rows]
 
@@ -263,7 +273,34 @@ class SqliteReads:
                     for row in db.execute("SELECT body, seq FROM event WHERE session_key = ? ORDER BY seq", (key,))
                 ),
                 entries=tuple(memory.all_entries(db, key)),
+                host_rows=tuple(projections.host_rows(db, key, None)),
             )
+
+    # Transcripts that hosts keep
+
+    def find_projection(self, key: int, projection_id: str) -> Projection | None:
+        with self._reading() as db:
+            return projections.find(db, key, projection_id)
+
+    def staged_projection(self, key: int) -> tuple[Projection, StagedFold] | None:
+        """The session's staged projection with all that it holds (H3)."""
+        with self._reading() as db:
+            return projections.staged(db, key)
+
+    def issued_projections(self, key: int, digests: Sequence[str], texts: Sequence[str]) -> list[Projection]:
+        """Staged and committed projections by the digest of what they discarded or of their text (H2), newest first."""
+        with self._reading() as db:
+            return projections.issued(db, key, digests, texts)
+
+    def expired_projections(self) -> list[tuple[str, str, str]]:
+        """(tenant, session id, projection id) of staged projections that have run out."""
+        with self._reading() as db:
+            return projections.expired(db, self._clock())
+
+    def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
+        """Archived rows by the ids that their host gave them."""
+        with self._reading() as db:
+            return projections.host_rows(db, key, row_ids)
 
     # Memory
 

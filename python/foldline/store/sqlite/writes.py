@@ -15,7 +15,7 @@ from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRequest, Sto
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import encode
 from foldline.store.lexical import Segment
-from foldline.store.sqlite import memory
+from foldline.store.sqlite import memory, projections
 
 REPEAT_SECONDS = 24 * 3600.0
 """How long a request id is remembered (W2)."""
@@ -72,12 +72,18 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
         "WHERE key = ? AND revision = ? AND next_offset <= ? AND deleting = 0 RETURNING last_event, memory_dropped",
         (
             session.revision, state, session.next_offset, len(batch.events), session.memory_dropped, key,
-            batch.expected_revision, batch.rows[0].offset if batch.rows else session.next_offset,
+            batch.expected_revision, _first_offset(batch),
         ),
     ).fetchall()  # fmt: skip
     if not updated:
         raise _refused(db, batch)
     last_event, dropped = updated[0]
+    if batch.settle:
+        projections.settle(db, key, batch.settle, 0 if dropped else len(batch.publish))
+    if batch.stage:
+        projections.stage(db, key, *batch.stage, dropped)
+    if batch.host_rows:
+        projections.put_host_rows(db, key, batch.host_rows)
     if batch.rows:
         insert_rows(db, key, batch.rows)
     if batch.request:
@@ -108,6 +114,11 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
     if rewrite:
         insert_rewrites(db, key, (rewrite,))
     return insert_events(db, key, events, last_event - len(events) + 1)
+
+
+def _first_offset(batch: Batch) -> int:
+    """The first offset that the batch gives. Those of a projection were given when it was staged."""
+    return batch.rows[0].offset if batch.rows and batch.settle is None else batch.session.next_offset
 
 
 def check_rows(rows: Sequence[StoredRow], after: int, session: Session) -> None:
@@ -250,6 +261,7 @@ def drop_scope(db: sqlite3.Connection, key: int) -> int:
     """
     if not db.execute("UPDATE session SET memory_dropped = 1 WHERE key = ? AND deleting = 0", (key,)).rowcount:
         raise FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there")
+    projections.forget_memory(db, key)
     return memory.drop(db, key)
 
 

@@ -1,0 +1,314 @@
+"""What a proven fold of a host's list becomes: a staged projection, of which nothing is visible yet (H3, V8)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from foldline import _core
+from foldline.commands.draft import Draft, measured
+from foldline.commands.fold_parts import Attempt, FoldOutcome, FoldRequest, Progress, Written
+from foldline.commands.host_owned.views import View
+from foldline.commands.live import LiveSession
+from foldline.commands.proving import fail, kind_of_failure
+from foldline.commands.services import Services
+from foldline.commands.snapshots import facts_of_stored
+from foldline.commands.summarizing import account
+from foldline.domain.changes import replace
+from foldline.domain.enums import EventKind, FailureKind, RowKind, WarningCode
+from foldline.domain.errors import FoldlineError
+from foldline.domain.events import Warning_
+from foldline.domain.folding import CheckFailure, CompactionRecord, RowFacts, to_ranges
+from foldline.domain.memory import MemoryEntry
+from foldline.domain.ports import CallUpdate, StoredRow
+from foldline.domain.projections import (
+    HostRow,
+    Projection,
+    ProjectionState,
+    Settled,
+    StagedFold,
+    digest_of_text,
+    projection_name,
+    summary_text,
+)
+from foldline.domain.rows import CompactionSummaryRow, Row, RowBody, ToolResultRow, calls_of, encode_body
+from foldline.domain.session import Session
+from foldline.engine import cadence, ledger
+from foldline.engine.checks import Candidate, check
+from foldline.engine.hosted import HostList, discarded_messages, row_name, split_messages
+
+
+def stage(
+    services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, view: View, written: Written
+) -> FoldOutcome:
+    """Proves the rewrite and stages it; a projection that was staged before gives way. Under the session's lock."""
+    if attempt.fold.cancelled:
+        return fail(services, live, request, attempt, FailureKind.CANCELLED, "nobody wants the fold any more")
+    try:
+        return _Stage(services, live, request, attempt, view, written).run()
+    except FoldlineError as error:
+        return fail(services, live, request, attempt, FailureKind.COMMIT_FAILED, error.message, error=error)
+
+
+class _Stage:
+    """One candidate: what it brings to the archive, its summary, the checks, and the batch that stages it."""
+
+    def __init__(
+        self, services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, view: View,
+        written: Written,
+    ) -> None:  # fmt: skip
+        self.services, self.live, self.request, self.attempt = services, live, request, attempt
+        self.view, self.written, self.plan, self.summary = view, written, written.plan, written.summary
+        self.session: Session = live.session
+        self.revision = self.session.revision + 1
+        self.rows = {r.offset: r for r in view.transcript.rows}
+        self.facts = {f.offset: f for f in view.facts}
+        self.gone = frozenset(self.plan.discard)
+        self.offset = view.next_offset
+        self.new = self._new_rows()
+        self.digest = self._digest()
+        policy = request.policy.summary
+        self.ledger = ledger.render(self.plan.ledger, policy.ledger_tokens, self._count)
+        self.body = CompactionSummaryRow(
+            text=self.summary.text, fold_id=attempt.fold.fold_id, source=self.summary.source, digest=self.digest,
+            of_run=self.plan.covers_run, durable=self.summary.durable, ledger=self.ledger,
+        )  # fmt: skip
+        self.row = measured(services, self.session, [Row(self.offset, self.body)], self.revision, {})[0]
+        self.own = facts_of_stored(self.row, Row(self.offset, self.body), self.session, True)
+        self.after = self._after()
+
+    def _count(self, text: str) -> int:
+        return self.services.count(text, self.session.model)
+
+    def _new_rows(self) -> list[StoredRow]:
+        made = []
+        for offset in self.plan.discard:
+            if offset in self.view.archived:
+                continue
+            row, fact = self.rows[offset], self.facts[offset]
+            made.append(
+                StoredRow(
+                    offset=offset, kind=fact.kind, run_id=row.run_id, pinned=row.pinned, tokens=fact.tokens,
+                    bytes=fact.bytes, revision=self.revision, body=encode_body(self._archived(row.body)),
+                )
+            )  # fmt: skip
+        return made
+
+    def _archived(self, body: RowBody) -> RowBody:
+        """A body as the archive keeps it: a result names its call there, or none while the call is not there."""
+        if isinstance(body, ToolResultRow) and not self._is_archived(body.call_offset):
+            return msgspec.structs.replace(body, call_offset=None)
+        return body
+
+    def _is_archived(self, offset: int | None) -> bool:
+        """Whether the archive holds a row once this fold is committed."""
+        return offset in self.gone or (offset is not None and offset not in self.rows) or offset in self.view.archived
+
+    def _digest(self) -> str:
+        """V7: over the rows as the archive holds them."""
+        known = [o for o in self.plan.discard if o in self.view.archived]
+        bodies = {r.offset: r.body for r in self.services.store.read_rows(self.session.key, known)}
+        bodies |= {r.offset: r.body for r in self.new}
+        return _core.digest_rows(list(self.plan.discard), [bodies[o] for o in self.plan.discard]).hex()
+
+    def _after(self) -> list[RowFacts]:
+        after: list[RowFacts] = []
+        for offset in self.plan.retain:
+            if offset == self.plan.insert_before:
+                after.append(self.own)
+            after.append(self.facts[offset])
+        return after if self.plan.insert_before is not None else [*after, self.own]
+
+    def run(self) -> FoldOutcome:
+        failures = self._check()
+        if failures:
+            detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
+            return fail(
+                self.services, self.live, self.request, self.attempt, kind_of_failure(failures), detail, checks=failures
+            )
+        self.request.progress(Progress("proven", self.attempt.fold.fold_id, len(self.plan.discard)))
+        fold = self._staged()
+        draft = Draft(self.services, self.live)
+        replace_staged(self.services, draft)
+        draft.session = self._state(draft.session, fold)
+        draft.stage = (self._projection(fold), fold)
+        draft.commit()
+        self.attempt.fold.spent.clear()
+        return FoldOutcome(fold.record, warnings=self._warnings())
+
+    def _check(self) -> tuple[CheckFailure, ...]:
+        summary, request = self.summary, self.request
+        candidate = Candidate(
+            plan=self.plan, summary=self.own, text=summary.text, source=summary.source,
+            prose_tokens=self._count(summary.text) - summary.appendix_tokens,
+            appendix_tokens=summary.appendix_tokens, ledger_tokens=self._count(self.ledger) if self.ledger else 0,
+            discarded=to_ranges(self.plan.discard), digest=self.digest,
+        )  # fmt: skip
+        found = check(
+            self.attempt.snapshot, self.after, candidate, request.policy, request.limits,
+            tools_tokens=request.tools_tokens, forced=request.decision.forced,
+        )  # fmt: skip
+        split = split_messages(self.plan, self.view.transcript.bound)
+        # A compactor may ask for what no host can do: to keep a part of one of its messages.
+        return (*found, *(CheckFailure("V4", f"rows {g} are one message, only a part of it stays") for g in split))
+
+    def _staged(self) -> StagedFold:
+        plan, view = self.plan, self.view
+        discarded = sorted(discarded_messages(view.sent, view.transcript.rows, plan.discard))
+        return StagedFold(
+            record=self._record(),
+            rows=(*self.new, self.row),
+            entries=self._entries(),
+            calls=self._calls(),
+            host_rows=tuple(
+                HostRow(*key, row.offset)
+                for key, row in zip(view.transcript.keys, view.transcript.rows, strict=True)
+                if row.offset in self.gone and row.offset not in view.archived and key[0]
+            ),
+            discarded=tuple(view.sent.row_ids[i] for i in discarded),
+            before=self._id_before(),
+            list_rows=len(view.names),
+            list_digest=view.digest(len(view.names)),
+            threshold=self.request.limits.threshold,
+            summary_tokens=int(self.row.tokens * self.attempt.snapshot.factor),
+            barred=self._is_barred(),
+            run_id=self.session.open_run.run_id if self.session.open_run else "",
+        )
+
+    def _id_before(self) -> str:
+        """Id of the first kept row that the summary stands before; rows of no message have none."""
+        kept = [
+            (row.offset, key[0])
+            for key, row in zip(self.view.transcript.keys, self.view.transcript.rows, strict=True)
+            if row.offset not in self.gone
+        ]
+        at = next((i for i, (offset, _) in enumerate(kept) if offset == self.plan.insert_before), len(kept))
+        return next((row_id for _, row_id in kept[at:] if row_id), "")
+
+    def _entries(self) -> tuple[MemoryEntry, ...]:
+        return tuple(e for e in self.written.entries if e.offset in self.gone)
+
+    def _calls(self) -> tuple[CallUpdate, ...]:
+        """R3: calls that enter the archive, and results of archived calls that do."""
+        found: dict[tuple[int, str], CallUpdate] = {}
+        for offset in self.plan.discard:
+            for call in calls_of(self.rows[offset].body):
+                found[offset, call.call_id] = CallUpdate(offset, call.call_id)
+        for offset in self.plan.discard:
+            body = self.rows[offset].body
+            if isinstance(body, ToolResultRow) and not body.interim and self._is_archived(body.call_offset):
+                assert body.call_offset is not None
+                found[body.call_offset, body.call_id] = CallUpdate(body.call_offset, body.call_id, offset)
+        return tuple(found.values())
+
+    def _record(self) -> CompactionRecord:
+        summary, plan, attempt, factor = self.summary, self.plan, self.attempt, self.attempt.snapshot.factor
+        before, after = (
+            sum(f.tokens for f in facts if not f.superseded) for facts in (attempt.snapshot.rows, self.after)
+        )
+        return CompactionRecord(
+            fold_id=attempt.fold.fold_id,
+            trigger=attempt.trigger,
+            scope=plan.scope,
+            signals=self.request.decision.signals,
+            revision_before=self.session.revision,
+            revision_after=self.revision,
+            discarded=to_ranges(plan.discard),
+            retained=(),
+            summary_offset=self.offset,
+            rows_summarized=len(plan.source_rows),
+            tokens_before=int(before * factor),
+            tokens_after=int(after * factor),
+            bytes_before=sum(f.bytes for f in attempt.snapshot.rows),
+            bytes_after=sum(f.bytes for f in self.after),
+            summary_source=summary.source,
+            bound=summary.bound,
+            coverage=summary.coverage,
+            digest=self.digest,
+            summary_text=summary.text,
+            duration=time.monotonic() - attempt.started,
+            boundary=attempt.boundary,
+            model=summary.model,
+            usage=summary.usage,
+            memory_entries=len(self._entries()),
+            memory_dropped=self.session.memory_dropped,
+            results_indexed=self.request.policy.memory.index_tool_results,
+        )
+
+    def _projection(self, fold: StagedFold) -> Projection:
+        fold_id = fold.record.fold_id
+        return Projection(
+            projection_name(fold_id), fold_id, ProjectionState.STAGED,
+            self.services.clock() + self.request.policy.memory.projection_ttl, self.digest,
+            digest_of_text(summary_text(self.body)), self.offset, len(fold.entries),
+        )  # fmt: skip
+
+    def _is_barred(self) -> bool:
+        return self.written.failed is not None or self.request.decision.barred is not None
+
+    def _state(self, session: Session, fold: StagedFold) -> Session:
+        now, failed = self.services.clock(), self.written.failed
+        session = account(self.services, session, self.attempt.fold.spent, now=now, folded=False)
+        if failed is not None:
+            # S2: the source that failed cools, though its successor wrote.
+            record = cadence.attempt_failed(
+                session.cadence, now=now, policy=self.request.policy, trigger=self.attempt.trigger,
+                retry_after=failed.retry_after,
+            )  # fmt: skip
+            session = replace(session, cadence=record)
+        return replace(session, next_offset=self.offset + 1, staged=projection_name(fold.record.fold_id))
+
+    def _warnings(self) -> tuple[Warning_, ...]:
+        failed = self.written.failed
+        if failed is None:
+            return ()
+        message = f"the configured source failed ({failed.kind}); {self.summary.source} wrote the summary"
+        return (Warning_(WarningCode.SOURCE_FAILED, message),)
+
+
+def settle_expired(services: Services, draft: Draft) -> bool:
+    """Removes the staged projection if its time is over (H3); whether it was."""
+    staged = draft.session.staged
+    found = services.store.find_projection(draft.session.key, staged) if staged else None
+    if found is None or found.expire > services.clock():
+        return False
+    settle(services, draft, ProjectionState.EXPIRED, "the projection was not committed in time")
+    return True
+
+
+def replace_staged(services: Services, draft: Draft) -> None:
+    """A session has one projection at a time: of one list only one fold can be applied."""
+    if draft.session.staged:
+        settle(services, draft, ProjectionState.REPLACED, "another fold was staged in its place")
+
+
+def settle(services: Services, draft: Draft, state: ProjectionState, message: str) -> None:
+    """Ends the staged projection without a commit, and its fold in the log (§13).
+
+    No cooldown starts: nothing is known against the source (C5).
+    """
+    staged = services.store.staged_projection(draft.session.key)
+    draft.session = replace(draft.session, staged="")
+    if staged is None:
+        return
+    projection, record = staged[0], staged[1].record
+    draft.settle = Settled(projection.projection_id, state)
+    draft.event(
+        EventKind.COMPACTION_FAILED, fold_id=projection.fold_id, trigger=record.trigger, signals=record.signals,
+        failure=FailureKind.CANCELLED, source=record.summary_source, run_id=staged[1].run_id, message=message,
+    )  # fmt: skip
+
+
+def discarded_positions(sent: HostList, discarded: Sequence[str]) -> frozenset[int]:
+    """Positions of the rows of the messages that fold."""
+    gone = set(discarded)
+    messages = {i for i, row_id in enumerate(sent.row_ids) if row_id in gone}
+    return frozenset(i for i, row in enumerate(sent.rows) if row.first in messages)
+
+
+def summary_name(body: bytes) -> bytes:
+    """What stands for a summary in the digest of a list."""
+    return row_name(("", 0), RowKind.COMPACTION_SUMMARY, hashlib.sha256(body).digest())

@@ -1,0 +1,33 @@
+"""Which RPCs are for which sessions (§14, H1)."""
+
+from __future__ import annotations
+
+from foldline.domain.enums import Ownership
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.session import Session
+
+
+def sidecar_owned(session: Session) -> None:
+    """Refuses a session whose host keeps the transcript: there is no list here to read or change.
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION naming the ownership that is needed.
+    """
+    _require(session, Ownership.SIDECAR_OWNED, "its host keeps the transcript and sends it to CompactTranscript")
+
+
+def host_owned(session: Session) -> None:
+    """Refuses a session whose transcript is kept here.
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION naming the ownership that is needed.
+    """
+    _require(session, Ownership.HOST_OWNED, "its transcript is kept here")
+
+
+def _require(session: Session, wanted: Ownership, why: str) -> None:
+    if session.ownership is not wanted:
+        raise FoldlineError(
+            Reason.FIELD_VALIDATION, f"session {session.session_id} is {session.ownership}: {why}",
+            field="session_id", value=session.session_id, range=f"a session that is {wanted}",
+        )  # fmt: skip
