@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-from foldline.v1 import compaction_pb2, compaction_service_pb2, row_pb2, session_service_pb2
+import pytest
+from foldline.v1 import compaction_pb2, compaction_service_pb2, pressure_pb2, row_pb2, session_service_pb2
 
 from tests.integration.host import SMALL, Host
 from tests.integration.test_boundaries import LONG, codes, signal
@@ -183,3 +185,177 @@ def test_4_4_a_refusal_raises_the_learned_factor(client: Client, name: str) -> N
 
 def _chat(*messages: dict[str, object]) -> row_pb2.RawMessages:
     return row_pb2.RawMessages(format=row_pb2.FORMAT_OPENAI_CHAT, json=json.dumps(messages).encode())
+
+
+def usage_of(prepared: compaction_service_pb2.PrepareRequestResponse, factor: float = 1.0) -> dict[str, int]:
+    return {"prompt_tokens": int(prepared.pressure_sent.forecast_tokens * factor)}
+
+
+def readings(host: Host) -> tuple[bool, bool]:
+    state = host.get().cadence
+    return state.HasField("count_tokens"), state.HasField("anchor_tokens")
+
+
+def test_4_3_a_rebuilt_agent_projects_its_first_request_across_a_restart(tmp_path: Path) -> None:
+    with running_server(tmp_path) as client:
+        host = anchored(client, "s")
+        state = host.get().cadence
+    with running_server(tmp_path) as client:
+        host.client = client
+        assert host.get().cadence == state
+        report = client.compaction.CheckPressure(
+            compaction_service_pb2.CheckPressureRequest(session_id="s", shape=Shape(model=SMALL))
+        ).pressure
+    assert signal(report, "PROVIDER_COUNT").value == state.count_tokens
+    assert signal(report, "PROJECTION").value > state.anchor_tokens
+
+
+@pytest.mark.parametrize("way", ["fold", "edit", "restore", "system row"])
+@pytest.mark.parametrize("when", ["after the answer", "before it"])
+def test_4_3_l1_what_changes_more_than_appends_drops_both(client: Client, name: str, way: str, when: str) -> None:
+    """Also an answer that comes after the change sets neither: its request was of another list."""
+    host = Host(client, name, min_progress=0.0, retention={"turns": 0, "messages": 0})
+    host.rows(system("rules", "rules", 1))
+    for n in range(3):
+        host.turn(f"t{n}", f"{n} {LONG}", LONG)
+    prepared = host.prepare("r1", user("go"))
+    answer = host.answer(prepared, assistant("ok"), usage=usage_of(prepared))
+    if when == "after the answer":
+        assert host.record("r1", answer).usage.counted
+        assert readings(host) == (True, True)
+    if way == "fold":
+        assert host.compact().fold_id
+    elif way == "edit":
+        change = session_service_pb2.EditRowsRequest(session_id=name, first_offset=2, last_offset=2)
+        change.replacement.CopyFrom(row_pb2.RowInput(raw=_chat(user("shorter"))))
+        client.session.EditRows(change)
+    elif way == "restore":
+        client.session.RestoreRevision(session_service_pb2.RestoreRevisionRequest(session_id=name, revision=3))
+    else:
+        host.rows(system("other rules", "rules", 2))
+    assert readings(host) == (False, False)
+    if when == "before it" and way != "restore":
+        recorded = host.record("r1", answer)
+        assert not recorded.usage.counted
+        assert recorded.usage.usage.input_tokens == usage_of(prepared)["prompt_tokens"]
+        assert readings(host) == (False, False)
+
+
+def test_4_3_appends_between_a_request_and_its_answer_drop_nothing(client: Client, name: str) -> None:
+    host = Host(client, name)
+    prepared = host.prepare("r1", user(LONG))
+    host.append(user("meanwhile"))
+    assert host.record("r1", host.answer(prepared, assistant("ok"), usage=usage_of(prepared))).usage.counted
+    assert host.get().cadence.anchor_revision == prepared.revision
+
+
+def test_4_3_b4_the_older_anchor_stays_under_a_bounded_requests_answer(client: Client, name: str) -> None:
+    host = Host(client, name)
+    first = host.prepare("r1", user(LONG))
+    done = host.answer(first, calls("c1"), usage=usage_of(first))
+    text = "a line of a long file\n" * 8_000
+    sent = host.prepare("r1", result("c1", text), previous_answer=done)
+    assert sent.bounded
+    before = host.get().cadence
+    assert before.anchor_revision == first.revision
+    recorded = host.record("r1", host.answer(sent, assistant("read"), usage=usage_of(sent)))
+    assert recorded.usage.counted
+    after = host.get().cadence
+    assert (after.anchor_revision, after.anchor_tokens) == (first.revision, before.anchor_tokens)
+    assert after.count_tokens == usage_of(sent)["prompt_tokens"]
+    # Usage of the first request, once more and late, is neither the last count nor a second reading (L1).
+    host.record("r1", host.answer(first, usage=usage_of(first)))
+    assert host.get().cadence.count_tokens == after.count_tokens
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("above the window of a call that succeeded", lambda sent: 4_001),
+        ("above a token a byte", lambda sent: signal(sent, "REQUEST_BYTES").value + 1),
+        ("under a quarter of the estimate", lambda sent: sent.forecast_tokens // 4 - 1),
+    ],
+)
+def test_4_3_xe6_an_outlier_is_neither_anchor_nor_count_and_is_kept_and_told(
+    client: Client, name: str, kind: str, count: Callable[[pressure_pb2.PressureReport], int]
+) -> None:
+    host = Host(client, name)
+    first = host.prepare("r1", user(LONG * (24 if "window" in kind else 2)))
+    host.record("r1", host.answer(first, assistant("ok"), usage=usage_of(first)))
+    known = host.get().cadence
+    sent = host.prepare("r1", user("more"))
+    factor = sent.pressure_sent.estimator_factor
+    number = count(sent.pressure_sent)
+    recorded = host.record("r1", host.answer(sent, assistant("ok"), usage={"prompt_tokens": number}))
+    assert not recorded.usage.counted
+    assert recorded.usage.usage.input_tokens == number
+    assert codes(recorded.warnings) == {"USAGE_OUTLIER"}
+    assert str(number) in recorded.warnings[0].message
+    state = host.get()
+    assert (state.cadence.count_tokens, state.cadence.anchor_tokens) == (known.count_tokens, known.anchor_tokens)
+    assert state.totals.usage[0].usage.input_tokens == number + usage_of(first)["prompt_tokens"]
+    assert any("USAGE_OUTLIER" in codes([e.warning]) for e in host.events() if e.HasField("warning"))
+    after = host.prepare("r1", user("and"))
+    assert after.pressure_sent.estimator_factor == factor, "it teaches nothing either"
+
+
+@pytest.mark.parametrize("usage", [{"prompt_tokens": 0}, {"completion_tokens": 5}, {"prompt_tokens": "many"}])
+def test_4_3_xb6_zero_or_missing_usage_is_unknown_and_leaves_the_readings(
+    client: Client, name: str, usage: dict[str, object]
+) -> None:
+    host = anchored(client, name)
+    known = host.get().cadence
+    prepared = host.prepare("r1", user("more"))
+    recorded = host.record("r1", host.answer(prepared, assistant("ok"), usage=usage))
+    assert codes(recorded.warnings) == {"USAGE_MISSING"}
+    state = host.get().cadence
+    assert (state.count_tokens, state.anchor_tokens) == (known.count_tokens, known.anchor_tokens)
+
+
+def test_4_3_a_window_is_no_input_ceiling(tmp_path: Path) -> None:
+    """XB12: a call over the ceiling that succeeded is a reading; the ceiling was the catalog's guess."""
+    catalog = tmp_path / "models.json"
+    entry = {"context_window": 4_000, "input_ceiling": 1_000, "encoding": "o200k_base"}
+    catalog.write_text(json.dumps({"small": entry}))
+    with running_server(tmp_path, {"catalog": str(catalog)}) as client:
+        host = Host(client, "s", auto_compact=False)
+        prepared = host.prepare("r1", user(LONG * 12))
+        assert prepared.pressure_sent.window_tokens == 1_000
+        assert prepared.pressure_sent.forecast_tokens > 1_000
+        recorded = host.record("r1", host.answer(prepared, assistant("ok"), usage=usage_of(prepared)))
+        assert recorded.usage.counted
+
+
+def test_p2_the_projection_is_the_anchor_and_an_estimate_of_what_came_since(client: Client, name: str) -> None:
+    host = Host(client, name)
+    first = host.prepare("r1", user(LONG))
+    done = host.answer(first, assistant("ok"), usage={"prompt_tokens": 2 * first.pressure_sent.forecast_tokens})
+    before = host.prepare("r1", user("next"), previous_answer=done).pressure_checked
+    more = host.prepare("r1", user(LONG)).pressure_checked
+    grown = signal(more, "PROJECTION").value - signal(before, "PROJECTION").value
+    learned = more.estimator_factor / first.pressure_sent.estimator_factor
+    assert grown == pytest.approx(first.pressure_sent.forecast_tokens * learned, abs=8)
+    assert signal(more, "PROJECTION").source == pressure_pb2.SOURCE_ANCHORED
+    assert signal(more, "PROVIDER_COUNT").value == signal(before, "PROVIDER_COUNT").value
+
+
+def test_4_5_the_factor_is_kept_by_provider_and_model_across_a_restart_with_its_error(tmp_path: Path) -> None:
+    catalog = tmp_path / "models.json"
+    catalog.write_text(json.dumps({"small": {"context_window": 4000, "type": "openai", "encoding": "o200k_base"}}))
+    settings = {"catalog": str(catalog)}
+    with running_server(tmp_path, settings) as client:
+        host = Host(client, "s")
+        prepared = host.prepare("r1", user(LONG))
+        assert not prepared.pressure_sent.HasField("estimator_error")
+        assert prepared.pressure_sent.estimator_factor == 1.0
+        host.record("r1", host.answer(prepared, assistant("ok"), usage=usage_of(prepared, 1.5)))
+    with running_server(tmp_path, settings) as client:
+        host = Host(client, "another")
+        report = host.prepare("r1", user(LONG)).pressure_sent
+        assert report.estimator_factor == pytest.approx(1.5, abs=0.02)
+        assert report.estimator_error == pytest.approx(1 / 3, abs=0.02)
+        assert report.estimator_name == "o200k_base"
+        other = Shape()
+        other.model.provider, other.model.model = "elsewhere", "small"
+        check = compaction_service_pb2.CheckPressureRequest(session_id="another", shape=other)
+        assert client.compaction.CheckPressure(check).pressure.estimator_factor == 1.0
