@@ -1,4 +1,4 @@
-"""F1-F11 and 4.4: what folds, what stays, where the summary goes."""
+"""§6: what folds, what stays, where the summary goes; by the list and the open run alone where that decides it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from foldline.domain.session import CALL_RAN, LedgerCall
 from foldline.engine.planning import PlanInputs, plan
 from foldline.engine.structure import analyze
 
+from tests.decisions.table import marks
 from tests.notation import snapshot
 from tests.strategies import limits
 
@@ -46,46 +47,51 @@ def discarded(snap: Snapshot, **arguments: object) -> tuple[int, ...] | None:
 
 
 TAIL = [
-    # (rule, transcript, retention.turns, retention.messages, what folds)
-    ("F1: all but the last turns", "U A U A U A U A U A", 2, 0, (1, 2, 3, 4, 5, 6)),
-    ("F1: all but the last rows", "U A U A U A U A U A", 0, 3, (1, 2, 3, 4, 5, 6, 7)),
-    ("F1: the longer of both", "U A U A U A U A U A", 1, 4, (1, 2, 3, 4, 5, 6)),
-    ("F1: the longer of both, turns", "U A U A U A U A U A", 3, 4, (1, 2, 3, 4)),
-    ("F1: rows are widened to whole units", "U A U A(c1,c2) R(c1) R(c2) A", 0, 2, (1, 2, 3)),
-    ("F1: the oldest live turn always folds", "U A U A", 4, 8, (1, 2)),
-    ("F1: also where it is the only one", "U A(c1) R(c1) A", 4, 8, (1, 2, 3, 4)),
-    ("F1: also turn 0", "S A A U A", 4, 8, (2, 3)),
-    ("F1: a turn that is held by a pin is not live", "U! A! U A U A", 4, 8, (3, 4)),
-    ("F1: system rows use no budget", "U A U A S S S A", 0, 2, (1, 2, 3)),
-    ("F1: injected context and notices use no budget", "U A U A I N A", 0, 2, (1, 2, 3)),
-    ("F1: a turn of nothing but a summary uses no budget", "K U A U A U A", 2, 0, (1, 2, 3)),
-    ("F1: no retention", "U A U A", 0, 0, (1, 2, 3, 4)),
-    ("F8: the earlier summary folds", "S K U A U A U A", 2, 0, (2, 3, 4)),
-    ("F8: with every foldable row before it, though in the tail", "U A U K A U A", 4, 8, (1, 2, 3, 4)),
-    ("F9: pins stay with their unit", "U A(c1)! R(c1) U A U A", 1, 0, (1, 4, 5)),
-    ("F11: superseded system rows fold along", "S- S U A U A", 1, 0, (1, 3, 4)),
-    ("F11: also behind what stays", "S U A U S- A", 1, 0, (2, 3, 5)),
-    ("F11: but not pinned ones", "S-! S U A U A", 1, 0, (3, 4)),
-    ("F6: calls of one row are one unit", "U A(c1,c2) R(c1) U R(c2) U A", 1, 0, (1, 2, 3, 4, 5)),
+    # (rule, case, transcript, retention.turns, retention.messages, what folds)
+    ("F1", "all but the last turns", "U A U A U A U A U A", 2, 0, (1, 2, 3, 4, 5, 6)),
+    ("F1", "all but the last rows", "U A U A U A U A U A", 0, 3, (1, 2, 3, 4, 5, 6, 7)),
+    ("F1", "the longer of both", "U A U A U A U A U A", 1, 4, (1, 2, 3, 4, 5, 6)),
+    ("F1", "the longer of both, turns", "U A U A U A U A U A", 3, 4, (1, 2, 3, 4)),
+    ("F1", "rows are widened to whole units", "U A U A(c1,c2) R(c1) R(c2) A", 0, 2, (1, 2, 3)),
+    ("F1", "the oldest live turn always folds", "U A U A", 4, 8, (1, 2)),
+    ("F1", "also where it is the only one", "U A(c1) R(c1) A", 4, 8, (1, 2, 3, 4)),
+    ("F1", "also turn 0", "S A A U A", 4, 8, (2, 3)),
+    ("F1", "a turn that is held by a pin is not live", "U! A! U A U A", 4, 8, (3, 4)),
+    ("F1", "system rows use no budget", "U A U A S S S A", 0, 2, (1, 2, 3)),
+    ("F1", "injected context and notices use no budget", "U A U A I N A", 0, 2, (1, 2, 3)),
+    ("F1", "a turn of nothing but a summary uses no budget", "K U A U A U A", 2, 0, (1, 2, 3)),
+    ("F1", "no retention", "U A U A", 0, 0, (1, 2, 3, 4)),
+    ("F1", "the tail ends at the last row", "U A U A N N", 1, 0, (1, 2)),
+    ("F1", "a longer retention than there are turns folds the oldest", "U A U A U A", 9, 99, (1, 2)),
+    ("F1", "a turn of a batch that reaches into the next is widened", "U A(c) U R(c) A U A", 0, 3, (1, 2, 3, 4)),
+    ("F7", "an assistant row folds whole or stays whole", "U A U A(c,d) R(c) R(d) A", 0, 2, (1, 2, 3)),
+    ("F8", "nothing stands before a summary but what must", "S U! A K U A U A", 2, 0, (3, 4)),
+    ("F8", "the earlier summary folds", "S K U A U A U A", 2, 0, (2, 3, 4)),
+    ("F8", "with every foldable row before it, though in the tail", "U A U K A U A", 4, 8, (1, 2, 3, 4)),
+    ("F9", "pins stay with their unit", "U A(c1)! R(c1) U A U A", 1, 0, (1, 4, 5)),
+    ("F11", "superseded system rows fold along", "S- S U A U A", 1, 0, (1, 3, 4)),
+    ("F11", "also behind what stays", "S U A U S- A", 1, 0, (2, 3, 5)),
+    ("F11", "but not pinned ones", "S-! S U A U A", 1, 0, (3, 4)),
+    ("F6", "calls of one row are one unit", "U A(c1,c2) R(c1) U R(c2) U A", 1, 0, (1, 2, 3, 4, 5)),
 ]
 
 
-@pytest.mark.parametrize(("rule", "words", "turns", "messages", "gone"), TAIL, ids=[t[0] for t in TAIL])
-def test_tail(rule: str, words: str, turns: int, messages: int, gone: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("words", "turns", "messages", "gone"), marks(TAIL))
+def test_tail(words: str, turns: int, messages: int, gone: tuple[int, ...]) -> None:
     assert discarded(snapshot(words), turns=turns, messages=messages) == gone
 
 
 NOTHING = [
-    ("nothing at all", ""),
-    ("F11: superseded system rows alone", "S- S"),
-    ("V1: a summary alone", "S K"),
-    ("V1: a summary and superseded rows", "S- S K"),
-    ("F9: everything is pinned", "U! A!"),
+    ("F4", "nothing at all", ""),
+    ("F11", "superseded system rows alone", "S- S"),
+    ("V1", "a summary alone", "S K"),
+    ("V1", "a summary and superseded rows", "S- S K"),
+    ("F9", "everything is pinned", "U! A!"),
 ]
 
 
-@pytest.mark.parametrize(("rule", "words"), NOTHING, ids=[n[0] for n in NOTHING])
-def test_nothing_to_fold(rule: str, words: str) -> None:
+@pytest.mark.parametrize("words", marks(NOTHING))
+def test_nothing_to_fold(words: str) -> None:
     assert planned(snapshot(words), turns=0, messages=0) is None
 
 
@@ -94,21 +100,30 @@ def test_f4_one_round_and_nothing_before_the_run_is_nothing_to_fold() -> None:
 
 
 SHRINK = [
-    # (rule, threshold, messages, what folds) of five turns of 2 rows, 100 tokens each
-    ("F2: under the target nothing is dropped", 4_000, 0, (1, 2)),
-    ("F2: the oldest tail turn is dropped until it is", 1_700, 0, (1, 2, 3, 4)),
-    ("F2: and the next", 1_300, 0, (1, 2, 3, 4, 5, 6)),
-    ("F2: not below retention.messages", 1_300, 6, (1, 2, 3, 4)),
-    ("F2: unless the request would not fit", 600, 6, (1, 2, 3, 4, 5, 6)),
-    ("F2: then down to none", 200, 6, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+    # (rule, case, threshold, messages, what folds) of five turns of 2 rows, 100 tokens each
+    ("F2", "under the target nothing is dropped", 4_000, 0, (1, 2)),
+    ("F2", "the oldest tail turn is dropped until it is", 1_700, 0, (1, 2, 3, 4)),
+    ("F2", "and the next", 1_300, 0, (1, 2, 3, 4, 5, 6)),
+    ("F2", "not below retention.messages", 1_300, 6, (1, 2, 3, 4)),
+    ("F2", "unless the request would not fit", 600, 6, (1, 2, 3, 4, 5, 6)),
+    ("F2", "then down to none", 200, 6, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
 ]
 
 
-@pytest.mark.parametrize(("rule", "threshold", "messages", "gone"), SHRINK, ids=[s[0] for s in SHRINK])
-def test_f2_tail_turns_are_dropped(rule: str, threshold: int, messages: int, gone: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("threshold", "messages", "gone"), marks(SHRINK))
+def test_f2_tail_turns_are_dropped(threshold: int, messages: int, gone: tuple[int, ...]) -> None:
     snap = snapshot("U A U A U A U A U A")
     # The usual summary is 128 tokens here: half of the least budget.
     assert discarded(snap, threshold=threshold, messages=messages, usual_summary=lambda b: 128) == gone
+
+
+def test_f2_down_to_none_so_that_it_fits_by_bytes_and_under_w() -> None:
+    """400 bytes a row, 512 of a summary; T is 4 000 and W 5 000."""
+    snap = snapshot("U A U A U A U A U A")
+    arguments = {"threshold": 4_000, "messages": 6, "usual_summary": lambda b: 128}
+    assert discarded(snap, byte_limit=2_000, **arguments) == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert discarded(snap, byte_limit=900, **arguments) == tuple(range(1, 11))
+    assert discarded(snap, reserve=4_300, **arguments) == (1, 2, 3, 4, 5, 6)
 
 
 def test_f2_counts_tools() -> None:
@@ -140,9 +155,31 @@ def test_whole_checks_never_fold_the_request() -> None:
     assert discarded(snap, turns=0, messages=0) == (1, 2, 3, 4)
 
 
+BEFORE_A_RUN = [
+    # (rule, case, transcript, request, what a fold with no tail takes)
+    ("F1", "the oldest live turn is one before the run", "U A U A U", (5,), (1, 2)),
+    ("F3", "stage 1 takes notices too", "N=900 U A(c) R(c) A", (2,), (1,)),
+    ("F3", "a summary alone before the run is nothing to fold there", "K U A(c) R(c) A", (2,), (1, 3, 4)),
+    ("F3", "superseded system rows alone neither", "S- S U A(c) R(c) A", (3,), (1, 4, 5)),
+    ("F3", "the context of a user row of the run stays", "U A(c) R(c) I U A A", (1,), (2, 3, 6)),
+    ("F3", "what follows the newest round stays", "U A(c) R(c) A N N", (1,), (2, 3)),
+    ("F4", "the newest round and pins are nothing", "U A! A", (1,), None),
+    ("F9", "a pinned round stays, the others fold", "U A A! A A", (1,), (2, 4)),
+    ("F6", "a result not yet carried keeps its round", "U@r1 A(c,d)@r1 R(c)@r1 A@r1 R(d)@r1 A@r1", (1,), (4,)),
+]
+
+
+@pytest.mark.parametrize(("words", "request_rows", "gone"), marks(BEFORE_A_RUN))
+def test_what_a_run_folds(words: str, request_rows: tuple[int, ...], gone: tuple[int, ...] | None) -> None:
+    carried = 4 if "R(d)" in words else None
+    snap = snapshot(words, run="r1", request=request_rows, carried=carried)
+    assert discarded(snap, in_run=len(snap.rows) > request_rows[-1]) == gone
+
+
 IN_RUN = [
-    # (rule, transcript, request, threshold, scope, what folds)
+    # (rule, case, transcript, request, threshold, scope, what folds)
     (
+        "F3",
         "stage 1: only rows before the run",
         "S U A U A(c1) R(c1) A",
         (4,),
@@ -151,6 +188,7 @@ IN_RUN = [
         (2, 3),
     ),
     (
+        "F3",
         "stage 2: completed rounds once nothing before is left",
         "S K U A(c1) R(c1) A(c2) R(c2)",
         (3,),
@@ -159,6 +197,7 @@ IN_RUN = [
         (2, 4, 5),
     ),
     (
+        "F3",
         "stage 2: user rows of the run stay",
         "U A(c1) R(c1) U A(c2) R(c2) A",
         (1,),
@@ -167,6 +206,7 @@ IN_RUN = [
         (2, 3, 5, 6),
     ),
     (
+        "F3",
         "stage 2: with the summary of earlier rounds",
         "U K(r1) A A(c2) R(c2)",
         (1,),
@@ -175,6 +215,7 @@ IN_RUN = [
         (2, 3),
     ),
     (
+        "F3",
         "stage 2: pins before the run do not keep it from coming",
         "U! A! U A(c1) R(c1) A",
         (3,),
@@ -183,6 +224,7 @@ IN_RUN = [
         (4, 5),
     ),
     (
+        "F3",
         "combined: stage 1 would leave it not fitting",
         "U=500 A=500 U A(c1)=400 R(c1)=400 A",
         (3,),
@@ -191,6 +233,7 @@ IN_RUN = [
         (1, 2, 4, 5),
     ),
     (
+        "F3",
         "combined: stage 1 cannot shrink",
         "U=10 A=10 U A(c1)=400 R(c1)=400 A",
         (3,),
@@ -199,6 +242,7 @@ IN_RUN = [
         (1, 2, 4, 5),
     ),
     (
+        "F3",
         "stage 1 alone where only one round exists, though it does not suffice",
         "U=500 A=500 U A(c1)=400 R(c1)=900",
         (3,),
@@ -209,11 +253,8 @@ IN_RUN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "words", "request_rows", "threshold", "scope", "gone"), IN_RUN, ids=[i[0] for i in IN_RUN]
-)
+@pytest.mark.parametrize(("words", "request_rows", "threshold", "scope", "gone"), marks(IN_RUN))
 def test_f3_stages(
-    rule: str,
     words: str,
     request_rows: tuple[int, ...],
     threshold: int,
@@ -279,16 +320,16 @@ def test_the_prompt_that_no_run_answered_stays_between_runs() -> None:
 
 
 PLACES = [
-    ("at the first discarded row", "S U A U A", None, 1, 4),
-    ("behind leading system rows that fold", "S- S U A U A", None, 1, 5),
-    ("behind what stays before it", "S U! A! U A U A", None, 1, 6),
-    ("at the end where nothing follows", "S U A", None, 0, None),
-    ("before a unit that stays around it", "U A(c1) N R(c1)! U A", None, 1, 2),
+    ("V3", "at the first discarded row", "S U A U A", None, 1, 4),
+    ("V3", "behind leading system rows that fold", "S- S U A U A", None, 1, 5),
+    ("V3", "behind what stays before it", "S U! A! U A U A", None, 1, 6),
+    ("V3", "at the end where nothing follows", "S U A", None, 0, None),
+    ("V3", "before a unit that stays around it", "U A(c1) N R(c1)! U A", None, 1, 2),
 ]
 
 
-@pytest.mark.parametrize(("rule", "words", "request_rows", "turns", "before"), PLACES, ids=[p[0] for p in PLACES])
-def test_v3_place(rule: str, words: str, request_rows: None, turns: int, before: int | None) -> None:
+@pytest.mark.parametrize(("words", "request_rows", "turns", "before"), marks(PLACES))
+def test_v3_place(words: str, request_rows: None, turns: int, before: int | None) -> None:
     found = planned(snapshot(words), turns=turns, messages=0)
     assert found is not None
     assert found.insert_before == before
@@ -312,16 +353,16 @@ def test_v3_stage_2_stands_directly_after_the_request() -> None:
 
 
 BUDGETS = [
-    # (rule, threshold, max_tokens, budget) for 20 000 tokens that fold and 1 000 that stay
-    ("summary.max_tokens", 100_000, 4_096, 4_096),
-    ("T/4", 8_000, 4_096, 2_000),
-    ("the room under T", 1_300, 4_096, 299),
-    ("never under 256", 1_100, 4_096, 256),
+    # (rule, case, threshold, max_tokens, budget) for 20 000 tokens that fold and 1 000 that stay
+    ("V6", "summary.max_tokens", 100_000, 4_096, 4_096),
+    ("V6", "T/4", 8_000, 4_096, 2_000),
+    ("V6", "the room under T", 1_300, 4_096, 299),
+    ("V6", "never under 256", 1_100, 4_096, 256),
 ]
 
 
-@pytest.mark.parametrize(("rule", "threshold", "most", "budget"), BUDGETS, ids=[b[0] for b in BUDGETS])
-def test_v6_budget(rule: str, threshold: int, most: int, budget: int) -> None:
+@pytest.mark.parametrize(("threshold", "most", "budget"), marks(BUDGETS))
+def test_v6_budget(threshold: int, most: int, budget: int) -> None:
     snap = snapshot("U=10000 A=10000 U=1000", run="r", request=(3,))
     found = planned(snap, threshold=threshold, summary=Summary(max_tokens=most, appendix_tokens=0))
     assert found is not None
