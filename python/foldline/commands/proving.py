@@ -173,6 +173,7 @@ class _Commit:
             memory_entries=len(self._entries()),
             memory_dropped=self.session.memory_dropped,
             results_indexed=self.request.policy.memory.index_tool_results,
+            time=self.services.clock(),
         )
 
     def _boundary(self) -> int:

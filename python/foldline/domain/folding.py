@@ -324,7 +324,12 @@ def to_ranges(offsets: tuple[int, ...]) -> tuple[OffsetRange, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRecord:
-    """The record of one committed fold (V7, §13). Tokens are estimates by one method before and after (XE16)."""
+    """The record of one committed fold (V7, §13). Tokens are estimates by one method before and after (XE16).
+
+    Attributes:
+        time: seconds since the epoch when it was proven; its commit follows at once.
+        duration: seconds from the snapshot on.
+    """
 
     fold_id: str
     trigger: Trigger
@@ -352,3 +357,4 @@ class CompactionRecord:
     memory_entries: int = 0
     memory_dropped: bool = False
     results_indexed: bool = True
+    time: float = 0.0

@@ -236,6 +236,7 @@ class _Stage:
             memory_entries=len(self._entries()),
             memory_dropped=self.session.memory_dropped,
             results_indexed=self.request.policy.memory.index_tool_results,
+            time=self.services.clock(),
         )
 
     def _projection(self, fold: StagedFold) -> Projection:

@@ -72,6 +72,7 @@ def wire_record(record: CompactionRecord, *, brief: bool = False) -> compaction_
         boundary=record.boundary,
         memory_entries=record.memory_entries,
         memory_dropped=record.memory_dropped,
+        create_time=timestamp(record.time or None),
     )
 
 
