@@ -88,9 +88,10 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
         try:
             plan, summary = _call(services, request, attempt, source)
         except SummaryFailed as error:
-            fold.spent.append(Spent(source, error.usage, error.model))
+            fold.spent.append(Spent(source, _with_cost(services, error.usage, error.model), error.model))
             failed = failed or error
             continue
+        summary = replace(summary, usage=_with_cost(services, summary.usage, summary.model))
         fold.spent.append(Spent(source, summary.usage, summary.model))
         request.progress(Progress("summarized", fold.fold_id, len(plan.discard)))
         gone = set(plan.discard)
@@ -154,7 +155,8 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
         redact=policy.redact,
         instructions=_instructions(request),
         model=model,
-        window=services.model(model).ceiling,
+        # Sizes are raw estimates (4.5): a model that counts higher takes fewer of them.
+        window=int(services.model(model).ceiling / max(1.0, services.factor_of(attempt.session, model).value)),
         timeout=policy.timeout,
         retries=policy.retries,
         oversize=policy.oversize,
@@ -237,12 +239,17 @@ def account(services: Services, session: Session, spent: Sequence[Spent], *, now
     """
     totals, record = session.summary_totals, session.cadence
     for index, call in enumerate(spent):
-        usage = priced(call.usage or Usage(), services.model(call.model).prices if call.model.model else None)
+        usage = call.usage or Usage()
         tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
         if call.source in PAID:
             record = cadence.spent(record, now=now, tokens=tokens, cost=usage.cost)
         totals = _added(totals, call.source, usage, folds=int(folded and index == len(spent) - 1))
     return replace(session, cadence=record, summary_totals=totals)
+
+
+def _with_cost(services: Services, usage: Usage | None, model: ModelRef) -> Usage | None:
+    """The usage with its cost by the catalog's prices, so that record and events name it too (S5)."""
+    return usage if usage is None or not model.model else priced(usage, services.model(model).prices)
 
 
 def _added(
