@@ -188,6 +188,12 @@ class Changes(Questions):
             revision = max(r for r, (top, _) in state.tops.items() if top <= request.offset)
         response = self.call(scene, self.client.session.ForkSession, request)
         made_revision = response.session.revision
+        if made_revision not in state.lists and request.HasField("offset"):
+            # A crowd made revisions that the model saw only the last of.
+            require(made_revision > revision, "X3", f"forked at {made_revision}, before {revision}: {request}")
+            gone = session_service_pb2.DeleteSessionRequest(session_id=request.fork_session_id)
+            self.call(None, self.client.session.DeleteSession, gone)
+            return
         require(made_revision == revision, "X3", f"forked at {made_revision}, asked for {request}, it is {revision}")
         forked = Scene(state.forked(response.session.session_id, revision))
         self.scenes.append(forked)

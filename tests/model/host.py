@@ -20,6 +20,7 @@ from google.protobuf import json_format
 from tests.model.onlooker import Onlooker
 from tests.model.server import CATALOG, Backend
 from tests.model.state import State, require
+from tests.model.transport import Transport
 
 THOROUGH = 0.2
 """How often a session is replayed, rendered and read whole after a step."""
@@ -98,6 +99,7 @@ class Host:
         self.log: list[str] = []
         self.numbers = 0
         self.step = 0
+        self.transport = Transport(random.Random(seed))
 
     @property
     def client(self) -> Any:
@@ -169,7 +171,8 @@ class Host:
         state = scene.state if scene else None
         before = self.look.print_of(state) if state else b""
         try:
-            response = method(request, timeout=60)
+            name = type(request).__name__.removesuffix("Request")
+            response = self.transport.send(self.client, name, method, request)
         except grpc.RpcError as error:
             reason = self.look.error(error, type(request).__name__)
             self.log.append(f"      {reason}: {error.details()}")
@@ -216,6 +219,7 @@ class Host:
         self.note(scene, "delete")
         self.look.settle(scene.state, thorough=True)
         request = session_service_pb2.DeleteSessionRequest(session_id=scene.state.id)
+        self.transport.drop(scene.state.id)
         self.call(None, self.client.session.DeleteSession, request)
         self.call(None, self.client.session.DeleteSession, request, expect=("SESSION_NOT_FOUND",))
         self.scenes.remove(scene)

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from foldline.v1 import (
+    admin_service_pb2,
     compaction_pb2,
     compaction_service_pb2,
+    estimate_service_pb2,
+    event_service_pb2,
     memory_service_pb2,
     row_pb2,
     session_service_pb2,
@@ -96,7 +99,7 @@ class Questions(Boundaries):
         shape = compaction_service_pb2.RequestShape(model=self.model(rng.choice(list(CATALOG))))
         over = policy(rng.choice(POLICIES))
         stubs = self.client
-        draw = rng.randrange(5)
+        draw = rng.randrange(8)
         if draw == 0:
             request: Any = compaction_service_pb2.CheckPressureRequest(session_id=state.id, shape=shape, override=over)
             self.call(scene, stubs.compaction.CheckPressure, request, expect=("FIELD_VALIDATION",))
@@ -114,6 +117,12 @@ class Questions(Boundaries):
                 f"revision {revision} is {listed}, was {state.lists[revision][0]}",
             )
             self.look.render(state, rng.choice((1, 3, 5)), revision)
+        elif draw == 4:
+            self.stateless()
+        elif draw == 5:
+            self.read_ranges(scene)
+        elif draw == 6:
+            self.watch(scene)
         else:
             page = stubs.session.ListRevisions(
                 session_service_pb2.ListRevisionsRequest(session_id=state.id, page_size=500)
@@ -126,6 +135,74 @@ class Questions(Boundaries):
                 "folds in ListRevisions",
             )
         require(self.look.print_of(state) == before, "R1", "a question changed the session")
+
+    def stateless(self) -> None:
+        """BoundResults, CountTokens, ClassifyError, NormalizeUsage and the admin's questions: total over what comes."""
+        rng, stubs = self.rng, self.client
+        model = self.model(rng.choice(list(CATALOG)))
+        texts = [made.words(rng, rng.choice((0, 3, 60, 400))) for _ in range(rng.randrange(1, 5))]
+        limit = rng.choice((0, 300, 2_000, 10**6))
+        asked = compaction_service_pb2.BoundResultsRequest(model=model, limit_bytes=limit)
+        for number, text in enumerate(texts):
+            asked.results.add(call_id=f"c{number}", text=text)
+        if rng.random() < 0.5:
+            asked.limit_tokens = limit // 4
+        bounded = self.call(None, stubs.compaction.BoundResults, asked)
+        kept = {b.call_id: b.text for b in bounded.bounded}
+        sent = sum(len(kept.get(f"c{n}", text).encode()) for n, text in enumerate(texts))
+        require(bounded.too_large or sent <= limit, "B1", f"{sent} bytes of {limit}: {bounded}")
+        count = estimate_service_pb2.CountTokensRequest(model=model, text=texts[0] or "x")
+        counted = self.call(None, stubs.estimate.CountTokens, count)
+        require(counted.tokens > 0, "4.5", counted)
+        body = rng.choice((b"", b"{", b'{"error":{"code":"context_length_exceeded"}}', texts[0].encode()))
+        refusal = estimate_service_pb2.ClassifyErrorRequest(http_status=rng.choice((0, 400, 413, 429)), raw_body=body)
+        self.call(None, stubs.estimate.ClassifyError, refusal)
+        usage = rng.choice((b"{}", b'{"prompt_tokens":5}', b'{"input_tokens":-1}', b'{"input_tokens":"7"}'))
+        self.call(
+            None, stubs.estimate.NormalizeUsage,
+            estimate_service_pb2.NormalizeUsageRequest(model=model, usage_json=usage),
+        )  # fmt: skip
+        self.call(None, stubs.admin.GetServerInfo, admin_service_pb2.GetServerInfoRequest())
+        self.call(None, stubs.admin.GetEffectiveConfig, admin_service_pb2.GetEffectiveConfigRequest())
+        self.call(None, stubs.admin.ListModels, admin_service_pb2.ListModelsRequest(page_size=rng.choice((0, 2))))
+        names = {
+            s.session_id
+            for s in self.call(
+                None, stubs.session.ListSessions, session_service_pb2.ListSessionsRequest(page_size=500)
+            ).sessions
+        }
+        require(names >= {s.state.id for s in self.scenes}, "W6", f"{names} lacks one of ours")
+
+    def read_ranges(self, scene: Scene) -> None:
+        """M6: any row, whole or by a range of its text, which is a part of the whole."""
+        rng, state = self.rng, scene.state
+        if not state.archive:
+            return
+        offset = rng.choice(sorted(state.archive))
+        request = session_service_pb2.ReadRowRequest(session_id=state.id, offset=offset)
+        whole = self.call(scene, self.client.session.ReadRow, request)
+        start = rng.randrange(0, 400)
+        request.range.start, request.range.end = start, start + rng.choice((1, 7, 10_000))
+        part = self.call(scene, self.client.session.ReadRow, request, expect=("FIELD_VALIDATION",))
+        require(whole.row.offset == offset, "M6", whole)
+        if part is not None:
+            require(len(part.text.encode()) <= request.range.end - start, "M6", part)
+
+    def watch(self, scene: Scene) -> None:
+        """§13: a watch from any number on gives what the list gives, without gap or repeat."""
+        state = scene.state
+        self.look.pending(state)
+        after = self.rng.randrange(0, state.event + 1)
+        seen: list[int] = []
+        stream = self.client.event.WatchEvents(
+            event_service_pb2.WatchEventsRequest(session_id=state.id, after=after), timeout=60
+        )
+        for item in stream if after < state.event else ():
+            seen += [item.event.sequence] if item.HasField("event") else []
+            if seen and seen[-1] >= state.event:
+                break
+        stream.cancel()
+        require(seen == list(range(after + 1, max(seen, default=after) + 1)), "§13", f"{seen} after {after}")
 
     def search(self, scene: Scene) -> None:
         rng, state = self.rng, scene.state
