@@ -19,7 +19,7 @@ from tests.property.provider_messages import (
     responses_requests,
     row_lists,
 )
-from tests.unit.formats.transcripts import arranged, canon, dump, load, stored, through
+from tests.unit.formats.transcripts import FIXTURES, arranged, canon, dump, load, stored, through
 from tests.validity import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
 
 CHAT, ANTHROPIC, CANONICAL = Format.OPENAI_CHAT, Format.ANTHROPIC_MESSAGES, Format.CANONICAL
@@ -38,6 +38,13 @@ requests = st.one_of(
     google_requests().map(lambda given: (GOOGLE, given)),
 )
 """(format, what a host sends in it)"""
+
+
+FILES = {CHAT: "openai_chat", RESPONSES: "openai_responses", ANTHROPIC: "anthropic_messages", GOOGLE: "google_genai"}
+FIXED = [
+    (fmt, given_) for fmt, name in FILES.items() for given_ in load((FIXTURES / f"{name}.json").read_bytes()).values()
+]
+"""(format, a request that its endpoint takes)"""
 
 
 def messages_of(fmt, out):
@@ -115,6 +122,24 @@ def test_r5_notes_of_messages_whose_neighbours_folded_do_no_harm(request, data):
             assert_valid(fmt, rendered)
         elif fmt in (ANTHROPIC, GOOGLE):
             assert messages_of(fmt, load(rendered.json))[0]["role"] == "user"
+
+
+@given(st.lists(st.sampled_from(FIXED), min_size=1, max_size=4), st.data())
+def test_r5_a_session_that_changed_its_provider_renders_validly_to_each(parts, data):
+    """Notes of one format stand beside those of another, and between them no content of either may be refused."""
+    rows = [row for source, given_ in parts for row in formats.parse(source, dump(given_)).rows]
+    for fmt, faults in {**FAULTS, ANTHROPIC: _anthropic_or_neighbours, GOOGLE: _google_or_unsigned}.items():
+        for arrangement in (arranged(rows), _folded(rows, data)):
+            out = load(formats.render(fmt, arrangement).json)
+            assert not messages_of(fmt, out) or faults(out) == [], out
+
+
+def _anthropic_or_neighbours(request):
+    return anthropic_faults(request, alternating=False)
+
+
+def _google_or_unsigned(request):
+    return google_faults(request, alternating=False, signed=False)
 
 
 def _folded(rows, data):

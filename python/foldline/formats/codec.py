@@ -82,7 +82,9 @@ class Codec:
 
     def _form(self, name: str | None, block: ContentBlock) -> Form | None:
         form = _VERBATIM if name == VERBATIM else self.form_of(name or "")
-        return form if form is not None and isinstance(block, form.block) else None
+        if form is None or not isinstance(block, form.block):
+            return None
+        return None if form is _VERBATIM and not _is_object(block) else form
 
     def notes(self, block: ContentBlock) -> Notes:
         return read_notes(block.extra, self.format)
@@ -95,12 +97,12 @@ class Codec:
 VERBATIM = "verbatim"
 
 
-def _write_verbatim(block: StructuredBlock) -> dict[str, Json]:
-    value = loads_or(block.json, None)
-    return value if isinstance(value, dict) else {"type": "text", "text": block.json}
+def _is_object(block: ContentBlock) -> bool:
+    """Whether a block that is noted as a part can be one: notes may be a host's own."""
+    return isinstance(block, StructuredBlock) and isinstance(loads_or(block.json, None), dict)
 
 
-_VERBATIM = Form(StructuredBlock, lambda part: StructuredBlock(text(part)), _write_verbatim)
+_VERBATIM = Form(StructuredBlock, lambda part: StructuredBlock(text(part)), lambda block: loads_or(block.json, {}))
 
 
 def invalid(path: str, expected: str, value: Json) -> FoldlineError:

@@ -5,7 +5,7 @@
 - ``as``: which of the format's forms the block has, where the canonical one would be another;
 - ``content``: the shape of a message's content (``string``, ``array``, ``null``, ``absent``) where it is not canonical;
 - ``+``, ``-``, ``~``: fields to set, to leave out, and objects to change in turn, against the canonical JSON;
-- ``message``, ``split``, ``inline``: see ``anthropic_messages``.
+- what a format needs besides is listed in its package.
 
 A row whose canonical form is what came in has no notes and no ``extra``. Another format reads only its own notes.
 """

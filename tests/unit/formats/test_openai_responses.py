@@ -179,6 +179,18 @@ def test_r3_repeated_and_long_call_ids_are_made_unique_and_short():
     assert codes(warnings) == [WarningCode.CALL_ID_RENAMED]
 
 
+def test_r3_a_local_shells_output_names_its_renamed_call():
+    """It has nothing but its call's id."""
+    turn = [
+        {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "action": {"type": "exec"}},
+        {"type": "local_shell_call_output", "id": "c1", "output": "r"},
+    ]
+    out, _, _ = through([{"role": "user", "content": "u"}, *turn, {**turn[0], "id": "lsh_2"}, turn[1]], RESPONSES)
+    assert openai_responses_faults(out) == []
+    assert [i["call_id"] for i in out["input"] if i.get("type") == "local_shell_call"] == ["c1", "c1_4"]
+    assert [i["id"] for i in out["input"] if i.get("type") == "local_shell_call_output"] == ["c1", "c1_4"]
+
+
 def test_an_item_id_goes_out_once():
     """Whoever edits a transcript may append an answer again; the API refuses an id that comes twice."""
     said = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
@@ -411,8 +423,8 @@ def test_an_empty_transcript_is_an_empty_input():
     "notes",
     [
         "5", '{"as": "shell_call", "content": 4, "+": 1, "-": 2, "~": 3}', '{"as": "item", "item": 7}',
-        '{"item": {"content": "string", "+": 3}}', '{"as": "reasoning", "-": "x"}', '{"inline": 1, "bare": 2}',
-        '{"instructions": true, "content": "value"}',
+        '{"item": {"content": "string", "+": 3}}', '{"as": "reasoning", "-": "x"}', '{"as": "verbatim"}',
+        '{"inline": 1, "bare": 2}', '{"instructions": true, "content": "value"}',
     ],
 )  # fmt: skip
 def test_r2_a_hosts_own_extra_of_any_shape_harms_nothing(notes):

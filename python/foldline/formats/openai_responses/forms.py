@@ -166,8 +166,12 @@ def write_call(block: ToolCallBlock, kind: str, call_id: str) -> dict[str, Json]
     """The item of a call. A ``kind`` that it did not come as takes nothing over from the item that it came as."""
     notes = notes_of(block) if call_kind(block) == kind else {}
     item = apply(_call(block, kind), notes)
-    # A call that is named by another field is named there.
-    return item | ({"call_id": call_id} if "call_id" in item else {})
+    return item | {named_by(item): call_id}
+
+
+def named_by(item: Mapping[str, Json]) -> str:
+    """The field that names a call in its item or output: a local shell's may have nothing but an id."""
+    return "id" if "call_id" not in item and "id" in item else "call_id"
 
 
 def legal_id(call_id: str) -> str:

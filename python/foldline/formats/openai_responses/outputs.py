@@ -8,7 +8,7 @@ from foldline.domain.rows import ContentBlock, StructuredBlock, TextBlock, ToolR
 from foldline.formats.codec import Place, invalid
 from foldline.formats.json_text import Json, loads_or, text
 from foldline.formats.notes import Notes, apply, diff, read_notes, with_notes
-from foldline.formats.openai_responses.forms import CALLS, FORMAT, FUNCTION, OUTPUTS, PARTS
+from foldline.formats.openai_responses.forms import CALLS, FORMAT, FUNCTION, OUTPUTS, PARTS, named_by
 
 _EMPTY: dict[str, Json] = {"string": "", "array": [], "null": None}
 
@@ -58,9 +58,7 @@ def is_text(content: Sequence[ContentBlock]) -> bool:
 def write_output(kind: str, call_id: str, content: Sequence[ContentBlock], is_error: bool, notes: Notes) -> Json:
     """The item that answers a call of ``kind``; ``notes`` are the row's, where it came as this item."""
     item = apply(_item(kind, is_error) | {"call_id": call_id}, notes)
-    # An output that names its call by another field names it there.
-    if "call_id" in item:
-        item["call_id"] = call_id
+    item[named_by(item)] = call_id
     field = CALLS[kind].result
     shape = str(notes.get("content", ""))
     item.pop(field, None)

@@ -118,6 +118,7 @@ class _Writing:
         self.calls: dict[str, tuple[str, str]] = {}
         self.call_ids: set[str] = set()
         self.item_ids: set[str] = set()
+        self.twice: set[str] = set()
 
     def system(self, item: SystemItem) -> None:
         notes = read_notes(item.row.body.extra, FORMAT)
@@ -177,12 +178,25 @@ class _Writing:
                 self._append(write_call(block, kind, call_id), item.offsets)
                 message = None
             elif (whole := _whole(block)) is not None:
-                self._append(whole, item.offsets)
+                if not self._is_there(whole, item.offsets):
+                    self._append(whole, item.offsets)
                 message = None
             else:
                 message = self._say(message, block, item.offsets)
         if len(self.items) == before:
             self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
+
+    def _is_there(self, whole: dict[str, Json], offsets: tuple[int, ...]) -> bool:
+        """Whether an item is of a provider's call whose id another call has: it goes, with its output."""
+        kind, call_id = whole.get("type"), whole.get("call_id")
+        if not isinstance(call_id, str) or kind not in (*CALLS, *OUTPUTS):
+            return False
+        if kind in CALLS and call_id not in self.call_ids:
+            self.call_ids.add(call_id)
+        elif kind in CALLS:
+            self.twice.add(call_id)
+            self.losses.note("items that are there already are left out", *offsets)
+        return call_id in self.twice
 
     def _say(
         self, message: dict[str, Json] | None, block: ContentBlock, offsets: tuple[int, ...]
