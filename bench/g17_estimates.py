@@ -1,11 +1,11 @@
-"""G17: the estimate against a provider's own counts over one real session.
+"""G17: the estimate against a provider's own counts over one real session, whole and by model.
 
 The session is replayed row by row through ``pressure``, ``cadence`` and ``factor`` as a host would, with nothing known
 of system rows and tools, and with the estimator that is used where no vocabulary is embedded. At each request the
-projection (P2) is compared with what the provider then counted; the growth is the part of it that was not counted
-before. A compaction of the recording starts anew from its summary and the rows it kept; calls of an aborted answer were
-never sent. The peers run over the same requests: bytes by four, and another vendor's vocabulary with and without a
-learned factor.
+projection (P2) is compared with what the provider then counted, after the first twenty; the growth is the part of it
+that was not counted before. A compaction of the recording starts anew from its summary and the rows it kept; calls of
+an aborted answer were never sent. The peers run over the same requests: bytes by four, and another vendor's vocabulary
+with and without a learned factor.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Step:
     usage: dict[str, int] | None = None
     compacts: bool = False
     aborted: bool = False
+    model: ModelRef = MODEL
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Reading:
     projected: int
     counted: int
     before: int
+    model: ModelRef = MODEL
 
 
 def steps(path: Path = DATA) -> list[Step]:
@@ -96,7 +98,8 @@ def _step(message: dict[str, Any]) -> Step:
     }  # fmt: skip
     aborted = message["stopReason"] in ("aborted", "error")
     sent = tuple(b for b in content if not (aborted and isinstance(b, ToolCallBlock)))
-    return Step((AssistantRow(sent, MODEL),) if sent else (), counts, aborted=aborted)
+    model = ModelRef(message["provider"], message["model"])
+    return Step((AssistantRow(sent, model),) if sent else (), counts, aborted=aborted, model=model)
 
 
 def _block(part: dict[str, Any]) -> ContentBlock:
@@ -109,10 +112,11 @@ def _block(part: dict[str, Any]) -> ContentBlock:
     return TextBlock(part["text"])
 
 
-def product(session: list[Step]) -> Iterator[Reading]:
-    """Readings of the engine's own projection."""
+def product(session: list[Step], learned: dict[ModelRef, Factor] | None = None) -> Iterator[Reading]:
+    """Readings of the engine's own projection; ``learned`` takes the factor of each model."""
     bounds = limits(POLICY, INFO)
-    record, learned = Cadence(), Factor(MODEL)
+    factors = {} if learned is None else learned
+    record = Cadence()
     tokens = size = revision = 0
     for step in session:
         sizes = measure_rows([encode_body(row) for row in step.rows], None)
@@ -120,15 +124,17 @@ def product(session: list[Step]) -> Iterator[Reading]:
         if step.compacts:
             record, tokens, size = cadence.edited(record), 0, 0
         if step.usage is not None:
+            model = step.model
+            known = factors.setdefault(model, Factor(model))
             boundary, record = record.boundaries, cadence.count_boundary(record)
             usage = normalize(INFO.type, step.usage)
-            report = measure(Measurement(MODEL, factor.within(learned, POLICY), tokens, size), record, bounds)
-            projected = next(s.value for s in report.signals if s.kind == SignalKind.PROJECTION)
-            if projected is not None and record.anchor is not None and usage.input_tokens:
-                yield Reading(projected, usage.input_tokens, record.anchor.input_tokens)
+            report = measure(Measurement(model, factor.within(known, POLICY), tokens, size), record, bounds)
+            projection = next(s for s in report.signals if s.kind == SignalKind.PROJECTION)
+            if projection.value is not None and not projection.suppressed_by and record.anchor and usage.input_tokens:
+                yield Reading(projection.value, usage.input_tokens, record.anchor.input_tokens, model)
             prepared = Prepared(
                 prepare_id="", run_id="", revision=revision, boundary=boundary, rewrites=0, rows=0,
-                covered_tokens=tokens, request_tokens=tokens, request_bytes=size, bounded=False, model=MODEL,
+                covered_tokens=tokens, request_tokens=tokens, request_bytes=size, bounded=False, model=model,
                 window=INFO.context_window,
             )  # fmt: skip
             record, verdict = cadence.answered(
@@ -136,7 +142,7 @@ def product(session: list[Step]) -> Iterator[Reading]:
                 answer_tokens=0 if step.aborted else raw,
             )  # fmt: skip
             if verdict.learn and verdict.input_tokens:
-                learned = factor.learn(learned, tokens, verdict.input_tokens)
+                factors[model] = factor.learn(known, tokens, verdict.input_tokens)
         tokens, size, revision = tokens + raw, size + row_bytes, revision + 1
 
 
@@ -164,9 +170,9 @@ def _quarter(body: bytes) -> int:
     return -(-len(body) // 4)
 
 
-def errors(readings: Iterator[Reading]) -> dict[str, float]:
-    """Mean relative errors of the projection and of the growth, after the first twenty; and of all growth together."""
-    kept = [r for r in list(readings)[WARM_UP:] if r.counted > r.before]
+def errors(readings: list[Reading]) -> dict[str, float]:
+    """Mean relative errors of the projection and of the growth, and of all growth together."""
+    kept = [r for r in readings if r.counted > r.before]
     missed = [abs(r.projected - r.counted) for r in kept]
     grown = [r.counted - r.before for r in kept]
     return {
@@ -178,17 +184,31 @@ def errors(readings: Iterator[Reading]) -> dict[str, float]:
     }
 
 
+def by_model(readings: list[Reading], learned: dict[ModelRef, Factor]) -> dict[str, dict[str, float | None]]:
+    """The same for each model, with its learned factor and the mean error that reports name beside it (4.5)."""
+    found: dict[str, dict[str, float | None]] = {}
+    for model, known in learned.items():
+        own = [r for r in readings if r.model == model]
+        part: dict[str, float | None] = {**errors(own)} if any(r.counted > r.before for r in own) else {}
+        found[f"{model.provider}/{model.model}"] = {**part, "factor": known.value, "estimator_error": known.error}
+    return found
+
+
 def run(rounds: int = 1) -> dict[str, Any]:
     """Errors of the product and its peers; nothing here is timed, so every round gives the same."""
     session = steps()
-    found = {
-        "product": errors(product(session)),
-        "o200k, learned factor": errors(peer(session, _vendor, learns=True)),
-        "o200k": errors(peer(session, _vendor, learns=False)),
-        "bytes / 4": errors(peer(session, _quarter, learns=False)),
-    }
+    learned: dict[ModelRef, Factor] = {}
+    own = list(product(session, learned))[WARM_UP:]
+    found = {"product": errors(own)}
+    for name, count, learns in (
+        ("o200k, learned factor", _vendor, True), ("o200k", _vendor, False), ("bytes / 4", _quarter, False),
+    ):  # fmt: skip
+        found[name] = errors(list(peer(session, count, learns))[WARM_UP:])
     reached = {name: found["product"][name] <= goal for name, goal in GOALS.items()}
-    return {"id": "G17", "rounds": rounds, "goals": GOALS, "reached": reached, "errors": found}
+    return {
+        "id": "G17", "rounds": rounds, "goals": GOALS, "reached": reached, "errors": found,
+        "models": by_model(own, learned),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
