@@ -19,6 +19,7 @@ from foldline.commands.sessions import SessionView, get_session
 from foldline.domain.enums import RevisionKind, RunOutcome
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import CallUpdate, Fork, Rewrite
+from foldline.domain.rows import Row, ToolResultRow, calls_of
 from foldline.domain.session import ClosedRun, Session
 from foldline.engine.forking import Past, forked, removed_calls, rewound
 from foldline.engine.limits import limits
@@ -135,6 +136,8 @@ def _rewound(
         rewrites=rewrites,
         folded=folded,
         callers=callers_waiting(services, session, rows, folded),
+        answers=store.answers(session.key),
+        closed={r for r in _waiting_runs(rows) if store.find_run(session.key, r) is not None},
         summaries=tuple(int(r.tokens * factor) for r in summaries),
         media_tokens=media_tokens(r.body for r in rows),
     )
@@ -145,6 +148,13 @@ def _rewound(
     gone = sorted({c.offset for c in recorded}.difference(offsets, folded))
     made = {r.offset: r.revision for r in store.read_rows(session.key, gone)}
     return state, (*calls, *removed_calls(recorded, past, made))
+
+
+def _waiting_runs(rows: Sequence[Row]) -> set[str]:
+    """Runs with a call that has no result among the rows."""
+    results = [r.body for r in rows if isinstance(r.body, ToolResultRow)]
+    answered = {(b.call_offset, b.call_id) for b in results if not b.interim}
+    return {r.run_id for r in rows for c in calls_of(r.body) if r.run_id and (r.offset, c.call_id) not in answered}
 
 
 def _digest(services: Services, session: Session, revision: int, rewrite: Rewrite) -> str:

@@ -178,7 +178,12 @@ class _Work:
             self.warnings.append(
                 Warning_(WarningCode.LATE_RESULT, f"result {offset} of call {call.call_id} (row {call.offset}) is late")
             )
-        after = replace(call, interim=call.interim or body.interim, answered=not body.interim)
+        # What a closed call is sent as stays also where its late result comes before it was sent.
+        left = "not_completed" if call.closed and not (call.folded or call.interim) else ""
+        after = replace(
+            call, interim=call.interim or body.interim, answered=not body.interim,
+            placeholder=call.placeholder or left,
+        )  # fmt: skip
         # An answered call is forgotten unless its placeholder text has to stay (R5).
         keeps = (
             not after.answered or (bool(after.placeholder) and not after.folded) or (after.interim and not after.folded)

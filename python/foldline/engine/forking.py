@@ -15,7 +15,7 @@ from foldline.domain.enums import RevisionKind, Trigger
 from foldline.domain.models import Usage
 from foldline.domain.policy import Policy
 from foldline.domain.ports import CallUpdate, Rewrite
-from foldline.domain.rows import AssistantRow, Row
+from foldline.domain.rows import Row
 from foldline.domain.session import Cadence, CallState, Prepared, Session
 from foldline.engine.cadence import transcript_grew
 from foldline.engine.relisting import Sizes, relist
@@ -34,6 +34,8 @@ class Past:
         rewrites: up to it, by revision.
         folded: offsets that are folded in its lineage.
         callers: the calls of folded rows that wait for a result, as new, by (offset, id).
+        answers: (offset, run) of every assistant row of the archive, also of later ones.
+        closed: runs of calls without a result that are closed by now.
         summaries: tokens of the summaries of the last folds up to it, after the factor (C4).
     """
 
@@ -45,6 +47,8 @@ class Past:
     rewrites: Sequence[Rewrite]
     folded: AbstractSet[int]
     callers: Mapping[tuple[int, str], CallState]
+    answers: Sequence[tuple[int, str]]
+    closed: AbstractSet[str]
     summaries: tuple[int, ...]
     media_tokens: int
 
@@ -91,7 +95,7 @@ def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> 
     relisted = relist(
         replace(session, open_run=None), (), past.rows, past.folded, past.sizes, past.revision, past.callers
     )
-    carried = _carried(session, past.rows)
+    carried = _carried(session, past)
     state = replace(
         relisted.session,
         open_run=None,
@@ -99,7 +103,7 @@ def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> 
         digest=past.digest,
         next_offset=past.through + 1,
         folds=len(past.folds),
-        calls=_calls(relisted.session.calls, past.rows, carried),
+        calls=_calls(relisted.session.calls, past, carried),
         carried_through=carried,
         prepared_through=min(session.prepared_through, carried),
         last_prepared=_prepared(session, past),
@@ -139,22 +143,24 @@ def _remover(offset: int, past: Past, made: int) -> int | None:
     return remover
 
 
-def _carried(session: Session, rows: Sequence[Row]) -> int:
+def _carried(session: Session, past: Past) -> int:
     """What the newest answer tells: what came before it was in its request, or in an earlier one (§1 carried)."""
-    newest = max((r.offset for r in rows if isinstance(r.body, AssistantRow)), default=1)
+    newest = max((offset for offset, run_id in past.answers if run_id and offset <= past.through), default=1)
     return min(session.carried_through, newest - 1)
 
 
-def _calls(calls: Sequence[CallState], rows: Sequence[Row], carried: int) -> tuple[CallState, ...]:
-    """What was sent in place of results by then (R5), and which calls a run had left behind (R3)."""
-    current = next((r.run_id for r in reversed(rows) if r.run_id), "")
+def _calls(calls: Sequence[CallState], past: Past, carried: int) -> tuple[CallState, ...]:
+    """What was sent in place of results by then (R5), and which calls their run had left behind (R3)."""
+    # A run that answered again was not closed yet.
+    over = past.closed - {run_id for offset, run_id in past.answers if offset > past.through}
     found = []
     for call in calls:
-        call = replace(call, closed=call.closed and call.run_id != current)
-        if call.offset > carried:
-            call = replace(call, placeholder="")
-        elif not (call.answered or call.folded or call.interim or call.placeholder):
-            call = replace(call, placeholder="not_completed" if call.closed else "pending")
+        if not call.answered:
+            call = replace(call, closed=call.run_id in over)
+            sent = call.offset <= carried
+            first = call.placeholder or ("not_completed" if call.closed else "pending")
+            if not (call.folded or call.interim):
+                call = replace(call, placeholder=first if sent else "")
         found.append(call)
     return tuple(found)
 
@@ -162,7 +168,7 @@ def _calls(calls: Sequence[CallState], rows: Sequence[Row], carried: int) -> tup
 def _prepared(session: Session, past: Past) -> Prepared | None:
     """What the session's requests look like, where one was made by then; none of what it sent is known to be cached."""
     last = session.last_prepared
-    if last is None or not (past.folds or any(r.run_id for r in past.rows)):
+    if last is None or not any(run_id for offset, run_id in past.answers if offset <= past.through):
         return None
     return replace(last, revision=past.revision, rewrites=session.rewrites, rows=0, first_bounded=None, paused=None)
 
@@ -175,9 +181,10 @@ def _cadence(session: Session, past: Past, counted: Mapping[int, int], threshold
     if fold is not None:
         # The answer to the boundary at which a fold was due comes after it.
         since, counted_then = fold.summary_offset, fold.boundary + (fold.trigger in ASKED)
-    answers = sum(
-        1 for r in past.rows if isinstance(r.body, AssistantRow) and r.body.derived_from is None and r.offset > since
-    )
+    answered = [run_id for offset, run_id in past.answers if since < offset <= past.through]
+    # Rows of no run are an import up to the first answer (§1 boundary).
+    imported = next((n for n, run_id in enumerate(answered) if run_id), len(answered)) if fold is None else 0
+    answers = imported + sum(1 for run_id in answered if run_id)
     last_fold = fold.boundary if fold else None
     boundaries = min(record.boundaries, max(counted_then + answers, 0 if last_fold is None else last_fold + 1))
     # Without a later fold the last attempt may be of then, too.
