@@ -35,19 +35,21 @@ from tests.model.host import POLICIES, Scene
 from tests.model.server import Backend
 from tests.property.witness import Known, witness
 from tests.support.server import Client, refusal_of, running_server
-from tests.validity import anthropic_faults, openai_chat_faults
+from tests.validity import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
 
 log = logging.getLogger(__name__)
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FILES = ("coding-session.jsonl", "airline-runs.json", "bugfix-function-calling.traj", "bugfix-text-actions.traj")
 MODEL = model_pb2.ModelRef(provider="openai", model="windowed")
-FAST_STEPS = 40
+FAST_STEPS = 25
 """Model calls of each recording that the default suite plays."""
 
 FORMATS: dict[Any, Callable[[Any], list[str]]] = {
     row_pb2.FORMAT_OPENAI_CHAT: openai_chat_faults,
     row_pb2.FORMAT_ANTHROPIC_MESSAGES: anthropic_faults,
+    row_pb2.FORMAT_OPENAI_RESPONSES: openai_responses_faults,
+    row_pb2.FORMAT_GOOGLE_GENAI: google_faults,
 }
 
 
@@ -293,7 +295,7 @@ def test_a_generated_session_holds_where_every_boundary_folds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """V1-V10, R1-R6, W1, W3, §13: rows of every type, edits, restores, restarts, supersession; the model is asked."""
-    assert driven(tmp_path, monkeypatch, host, 77, 70, seconds=5) > 0
+    assert driven(tmp_path, monkeypatch, host, 77, 60, seconds=4) > 0
 
 
 @pytest.mark.slow
