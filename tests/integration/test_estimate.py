@@ -215,18 +215,72 @@ def test_l1_usage_that_comes_late_or_twice_is_one_call(client: Client, name: str
     assert (calls, total.input_tokens, total.output_tokens) == (1, usage["prompt_tokens"], 4)
 
 
-def test_4_3_the_usage_of_a_whole_response_is_read_in_its_format(client: Client, name: str) -> None:
+RESPONSES = [
+    (
+        row_pb2.FORMAT_ANTHROPIC_MESSAGES,
+        lambda text: {
+            "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+            "content": [{"type": "text", "text": text}] if text else [],
+        },
+        lambda tokens: {"usage": {"input_tokens": 5, "cache_read_input_tokens": tokens - 5, "output_tokens": 3}},
+    ),
+    (
+        row_pb2.FORMAT_OPENAI_CHAT,
+        lambda text: {"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": text}}]},
+        lambda tokens: {
+            "usage": {
+                "prompt_tokens": tokens, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": tokens - 5},
+            }
+        },
+    ),
+    (
+        row_pb2.FORMAT_OPENAI_CHAT,
+        lambda text: {"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": text}}]},
+        lambda tokens: {"usage": None, "timings": {"prompt_n": 5, "cache_n": tokens - 5, "predicted_n": 3}},
+    ),
+    (
+        row_pb2.FORMAT_OPENAI_RESPONSES,
+        lambda text: {
+            "status": "completed", "object": "response",
+            "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}]
+            if text else [],
+        },
+        lambda tokens: {
+            "usage": {"input_tokens": tokens, "output_tokens": 3, "input_tokens_details": {"cached_tokens": tokens - 5}}
+        },
+    ),
+    (
+        row_pb2.FORMAT_GOOGLE_GENAI,
+        lambda text: {
+            "candidates": [
+                {"finishReason": "STOP", "content": {"role": "model", "parts": [{"text": text}] if text else []}}
+            ]
+        },
+        lambda tokens: {
+            "usageMetadata": {
+                "promptTokenCount": tokens, "cachedContentTokenCount": tokens - 5, "candidatesTokenCount": 3,
+            }
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["ok", ""])
+@pytest.mark.parametrize("number", range(len(RESPONSES)))
+def test_4_3_r4_the_usage_of_a_whole_response_is_read_in_its_format_also_where_it_is_dropped(
+    client: Client, name: str, number: int, text: str
+) -> None:
     host = Host(client, name)
     prepared = host.prepare("r1", user(LONG))
     tokens = prepared.pressure_sent.forecast_tokens
-    body = {
-        "type": "message", "role": "assistant", "model": "claude", "content": [{"type": "text", "text": "ok"}],
-        "stop_reason": "end_turn",
-        "usage": {"input_tokens": 5, "cache_read_input_tokens": tokens - 5, "output_tokens": 3},
-    }  # fmt: skip
+    fmt, body, usage = RESPONSES[number]
     outcome = compaction_service_pb2.Outcome(prepare_id=prepared.prepare_id)
-    outcome.answer.response.format = row_pb2.FORMAT_ANTHROPIC_MESSAGES
-    outcome.answer.response.response_json = json.dumps(body).encode()
+    outcome.answer.response.format = fmt
+    outcome.answer.response.response_json = json.dumps({**body(text), **usage(tokens)}).encode()
     recorded = host.record("r1", outcome)
+    assert bool(recorded.first_offset) == bool(text)
+    assert ("MESSAGE_DROPPED" in codes(recorded.warnings)) == (not text)
     assert recorded.usage.counted
-    assert (recorded.usage.usage.input_tokens, recorded.usage.usage.cached_input_tokens) == (tokens, tokens - 5)
+    read = recorded.usage.usage
+    assert (read.input_tokens, read.cached_input_tokens, read.output_tokens) == (tokens, tokens - 5, 3)
+    assert used(host)[1].input_tokens == tokens

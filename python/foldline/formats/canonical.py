@@ -32,9 +32,7 @@ def parse_response(body: bytes) -> ParsedResponse:
     reading = _parse(body, "response_json")
     answer = next((r.body for r in reading.rows if isinstance(r.body, AssistantRow)), None)
     model = answer.model.model if answer else ""
-    return ParsedResponse(
-        tuple(reading.rows), tuple(reading.warnings), None, model, answer.stop_reason if answer else None
-    )
+    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), model, answer.stop_reason if answer else None)
 
 
 def render(arrangement: Arrangement) -> Rendered:

@@ -43,13 +43,11 @@ class ParsedResponse:
 
     Attributes:
         rows: the assistant row; none where the answer was empty, an error, or aborted before its first block (R4).
-        usage: the provider's own usage object, numbers as int and float.
         model: as the provider names it.
     """
 
     rows: tuple[NewRow, ...]
     warnings: tuple[Warning_, ...] = ()
-    usage: Mapping[str, Any] | None = None
     model: str = ""
     stop_reason: StopReason | None = None
 

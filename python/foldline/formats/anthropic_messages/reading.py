@@ -20,7 +20,7 @@ from foldline.formats.anthropic_messages.writing import result_block, shape_of
 from foldline.formats.codec import Place, expect_object, expect_text, invalid
 from foldline.formats.json_text import Json
 from foldline.formats.notes import Notes, diff, read_notes, with_notes
-from foldline.formats.reading import Reading, usage_of
+from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -60,17 +60,16 @@ def parse_response(body: bytes) -> ParsedResponse:
     """
     reading = Reading()
     response = expect_object(reading.load(body, "response_json"), "$")
-    usage = usage_of(response.get("usage"))
     if response.get("type") == "error" or "error" in response:
         reading.warn(WarningCode.MESSAGE_DROPPED, "the response is an error and holds no answer")
-        return ParsedResponse((), tuple(reading.warnings), usage, "", StopReason.ERROR)
+        return ParsedResponse((), tuple(reading.warnings), "", StopReason.ERROR)
     if response.get("role") != "assistant":
         raise invalid("$.role", '"assistant"', response.get("role"))
     stopped = stop_reason(response.get("stop_reason"))
     answer = {key: response[key] for key in _ANSWER_FIELDS if key in response}
     reading.take_assistant(_read_assistant(answer, "$", stopped, split=False), "$")
     model = response["model"] if isinstance(response.get("model"), str) else ""
-    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), usage, model, stopped)
+    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), model, stopped)
 
 
 def _read_message(reading: Reading, message: dict[str, Json], path: str, before: str) -> str:

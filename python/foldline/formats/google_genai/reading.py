@@ -34,7 +34,7 @@ from foldline.formats.google_genai.forms import (
 from foldline.formats.json_text import Json, text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import Notes, diff, read_notes, with_notes
-from foldline.formats.reading import Reading, usage_of
+from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -76,18 +76,18 @@ def parse_response(body: bytes) -> ParsedResponse:
     """
     reading = Reading()
     response = expect_object(reading.load(body, "response_json"), "$")
-    usage = usage_of(_either(response, "usageMetadata", "usage_metadata"))
+    usage = _either(response, "usageMetadata", "usage_metadata")
     named = _either(response, "modelVersion", "model_version")
     model = named if isinstance(named, str) else ""
     candidates = response.get("candidates")
     if not candidates:
         feedback = _either(response, "promptFeedback", "prompt_feedback")
-        if "error" not in response and usage is None and feedback is None:
+        if "error" not in response and not usage and feedback is None:
             raise invalid("$.candidates", "an array", candidates)
         reading.warn(WarningCode.MESSAGE_DROPPED, "the response holds no answer")
         blocked = isinstance(feedback, dict) and _either(feedback, "blockReason", "block_reason")
         stopped = StopReason.ERROR if "error" in response else StopReason.REFUSAL if blocked else None
-        return ParsedResponse((), tuple(reading.warnings), usage, model, stopped)
+        return ParsedResponse((), tuple(reading.warnings), model, stopped)
     if not isinstance(candidates, list):
         raise invalid("$.candidates", "an array", candidates)
     if len(candidates) > 1:
@@ -104,7 +104,7 @@ def parse_response(body: bytes) -> ParsedResponse:
         stopped = StopReason.TOOL_CALLS
     whole = AssistantRow(answer.content, stop_reason=stopped, extra=answer.extra)
     reading.take_assistant(whole, path)
-    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), usage, model, stopped)
+    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), model, stopped)
 
 
 def _either(fields: dict[str, Json], name: str, other: str) -> Json:

@@ -20,7 +20,7 @@ from foldline.formats.openai_chat.forms import (
     read_call,
 )
 from foldline.formats.openai_chat.writing import build, head_of, shape_of
-from foldline.formats.reading import Reading, usage_of
+from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -52,7 +52,6 @@ def parse_response(body: bytes) -> ParsedResponse:
     """
     reading = Reading()
     response = expect_object(reading.load(body, "response_json"), "$")
-    usage = usage_of(response.get("usage")) or usage_of(response.get("timings"))
     model = response["model"] if isinstance(response.get("model"), str) else ""
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices:
@@ -60,7 +59,7 @@ def parse_response(body: bytes) -> ParsedResponse:
             raise invalid("$.choices", "an array", choices)
         reading.warn(WarningCode.MESSAGE_DROPPED, "the response holds no answer")
         stopped = StopReason.ERROR if "error" in response else None
-        return ParsedResponse((), tuple(reading.warnings), usage, model, stopped)
+        return ParsedResponse((), tuple(reading.warnings), model, stopped)
     if len(choices) > 1:
         reading.warn(WarningCode.FORMAT_LOSS, f"the first of {len(choices)} choices is taken, the others are left out")
     choice = expect_object(choices[0], "$.choices[0]")
@@ -71,7 +70,7 @@ def parse_response(body: bytes) -> ParsedResponse:
     if not isinstance(row, AssistantRow):
         raise invalid(f"{path}.role", '"assistant"', message.get("role"))
     reading.take_assistant(row, path)
-    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), usage, model, stopped)
+    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), model, stopped)
 
 
 def read_message(message: dict[str, Json], path: str, stopped: StopReason | None = None) -> RowBody:

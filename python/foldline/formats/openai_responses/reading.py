@@ -32,7 +32,7 @@ from foldline.formats.openai_responses.forms import (
 )
 from foldline.formats.openai_responses.outputs import read_output
 from foldline.formats.openai_responses.writing import head_of, is_bare, shape_of
-from foldline.formats.reading import Reading, usage_of
+from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason
 
@@ -76,12 +76,11 @@ def parse_response(body: bytes) -> ParsedResponse:
     """
     reading = Reading()
     response = expect_object(reading.load(body, "response_json"), "$")
-    usage = usage_of(response.get("usage"))
     model = response["model"] if isinstance(response.get("model"), str) else ""
     output = response.get("output")
     if output is None and response.get("error") is not None:
         reading.warn(WarningCode.MESSAGE_DROPPED, "the response is an error and holds no answer")
-        return ParsedResponse((), tuple(reading.warnings), usage, model, StopReason.ERROR)
+        return ParsedResponse((), tuple(reading.warnings), model, StopReason.ERROR)
     if not isinstance(output, list):
         raise invalid("$.output", "an array of items", output)
     made = [(expect_object(item, f"$.output[{i}]"), f"$.output[{i}]") for i, item in enumerate(output)]
@@ -91,7 +90,7 @@ def parse_response(body: bytes) -> ParsedResponse:
         items.take(item, path)
     stopped = _stop(response, items.blocks)
     items.close(stopped, "$.output")
-    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), usage, model, stopped)
+    return ParsedResponse(tuple(reading.rows), tuple(reading.warnings), model, stopped)
 
 
 def _stop(response: dict[str, Json], blocks: list[ContentBlock]) -> StopReason | None:
