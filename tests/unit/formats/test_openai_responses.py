@@ -252,6 +252,13 @@ def test_images_that_the_model_made_are_images():
     assert (answer.content[0].mime_type, answer.content[0].data) == ("image/png", "aWs=")
 
 
+def test_an_image_inside_an_assistants_message_stays_there():
+    parts = [{"type": "output_text", "text": "See:"}, {"type": "input_image", "image_url": "https://example.org/a"}]
+    given = [{"role": "user", "content": "u"}, {"type": "message", "role": "assistant", "content": parts}]
+    out, _, _ = through(given, RESPONSES)
+    assert out["input"] == given
+
+
 def test_a_call_that_the_provider_ran_waits_for_nothing():
     """§1: only a paused answer is continued; items that are complete must not be taken for one."""
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}

@@ -352,7 +352,9 @@ def _whole(block: ContentBlock) -> dict[str, Json] | None:
         return write_reasoning(block)
     if isinstance(block, ServerToolBlock):
         return write_whole(block.json)
-    return write_image_call(block) if isinstance(block, ImageBlock) else None
+    if isinstance(block, ImageBlock) and notes_of(block).get("as") == IMAGE_CALL:
+        return write_image_call(block)
+    return None
 
 
 def _needs_id(item: dict[str, Json]) -> bool:
