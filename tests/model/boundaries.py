@@ -254,11 +254,12 @@ class Boundaries(Host):
         self.counts[compaction_pb2.Action.Name(response.action)] += 1
         self.counts["bounded"] += bool(response.bounded)
         look.prepared(state, request, response)
-        if response.fold_pending and response.action in SEND:
+        if response.fold_pending:
             # The list may be folded at any moment now, so that what a question shows may be another list.
             self.counts["folds that outlive their request"] += 1
             state.sent.clear()
-            state.carried.update(o for o in state.active if state.kind(o) == "tool_result")
+            if response.action in SEND:
+                state.carried.update(o for o in state.active if state.kind(o) == "tool_result")
             look.outlived(state)
         elif response.action in SEND:
             fresh = {o for o in state.active if state.kind(o) == "tool_result" and o not in state.carried}
