@@ -25,8 +25,8 @@ class Parsed:
     """Provider messages as rows, in order.
 
     Attributes:
-        spans: of each row, the indices of the first and the last message it was made from, -1 for what stands beside the
-            messages. One message may have become several rows, and several one.
+        spans: of each row, the indices of the first and the last message it was made from, -1 for what stands beside
+            the messages. One message may have become several rows, and several one.
         messages: how many there were, those that made no row included.
     """
 
