@@ -49,6 +49,18 @@ def _not_negative(value: float) -> bool:
     return value >= 0
 
 
+def split_address(value: str) -> tuple[str, int] | None:
+    """Host, without brackets, and port of ``host:port`` or ``[v6]:port``; None for what is neither."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\s\]]+)?)\]|([^\s:\[\]]+)):(\d{1,5})", value, re.ASCII)
+    if found is None or int(found[3]) > 65_535:
+        return None
+    return found[1] or found[2], int(found[3])
+
+
+def _is_address(value: str) -> bool:
+    return not value or split_address(value) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     synchronous: Annotated[
@@ -134,14 +146,21 @@ class Config:
     """
 
     data: Annotated[Path, About("directory of the store")] = Path(".foldline")
-    listen: Annotated[str, About("TCP address, host:port; port 0 takes a free one; empty for none")] = "127.0.0.1:7420"
+    listen: Annotated[
+        str,
+        About(
+            "TCP address, host:port; port 0 takes a free one; empty for none",
+            _is_address,
+            "HOST:PORT or [IPv6]:PORT with a port of 0-65535, or empty",
+        ),
+    ] = "127.0.0.1:7420"
     socket: Annotated[
         str | None, About("Unix socket; unset is foldline.sock in the data directory; empty for none")
     ] = None
     compactor: Annotated[
         str, About("entry point of the group foldline.compactors that folds in our place; empty for none")
     ] = ""
-    catalog: Annotated[Path | None, About("JSON file of models, laid over the built-in catalog")] = None
+    catalog: Annotated[Path | None, About("JSON file of models, laid over the built-in catalog; empty for none")] = None
     store: Store = field(default_factory=Store)
     server: Server = field(default_factory=Server)
     memory: Memory = field(default_factory=Memory)
@@ -172,6 +191,9 @@ class Config:
         given.update(variables)
         given.update({key: (v, _flag(key)) for key, v in (flags or {}).items() if v is not None})
         values = {key: _convert(key, value, origin) for key, (value, origin) in given.items()}
+        for key, (_, origin) in given.items():
+            if origin == "file" and path and values[key] is not None and _BESIDE_THE_FILE.fullmatch(key):
+                values[key] = Path(path).absolute().parent / values[key]
         policy = {key.removeprefix("policy."): v for key, v in values.items() if key.startswith("policy.")}
         try:
             resolve({"config": policy})
@@ -225,6 +247,8 @@ def _knob(key: str) -> Setting:
 SETTINGS = _settings(Config, "")
 """Every server setting by key; those of providers have keys of their own."""
 _PROVIDER = _settings(Provider, "")
+_BESIDE_THE_FILE = re.compile(r"catalog|providers\..+\.api_key_file")
+"""Files that a configuration file names from its own place; where the server keeps its own is the caller's matter."""
 _PROVIDER_KEY = re.compile(rf"providers\.([A-Za-z0-9_-]+)\.({'|'.join(_PROVIDER)})")
 _PROVIDER_VARIABLE = re.compile(rf"{ENV_PREFIX}PROVIDERS_([A-Z0-9_]+?)_({'|'.join(_PROVIDER).upper()})")
 _KNOWN = (*SETTINGS, *(f"policy.{name}" for name in field_names()))
@@ -302,13 +326,24 @@ def _convert(key: str, value: Any, origin: str) -> Any:
 def _typed(value: Any, kind: Any) -> Any:
     options = get_args(kind) or (kind,)
     if Path in options:
-        return Path(msgspec.convert(value, str)).expanduser()
+        return _path(msgspec.convert(value, str), optional=type(None) in options)
     if isinstance(value, str) and str not in options and value[:1] in ("[", "{"):
         value = msgspec.json.decode(value)
     for option in options:
         if isinstance(value, dict) and set(value) != set(getattr(option, "__struct_fields__", value)):
             raise TypeError("a table of other keys")
     return msgspec.convert(value, kind, strict=not isinstance(value, str))
+
+
+def _path(text: str, *, optional: bool) -> Path | None:
+    if optional and not text:
+        return None
+    if not text or "\0" in text:
+        raise TypeError("no path")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # the home of nobody
+        raise TypeError(str(error)) from error
 
 
 def _kind(kind: Any) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldline.config import SETTINGS, Config, ConfigError, Provider
+from foldline.config import SETTINGS, Config, ConfigError, Provider, split_address
 from foldline.domain.enums import OnFailure
 from foldline.domain.errors import FoldlineError
 from foldline.domain.policy import Policy, check_layer
 from foldline.domain.rows import ModelRef
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -47,6 +47,51 @@ class TestLayers:
     def test_the_environment_may_name_the_file(self, tmp_path: Path) -> None:
         file = written(tmp_path, "server.workers = 7")
         assert load(env={"FOLDLINE_CONFIG": str(file)}).server.workers == 7
+
+    def test_a_file_names_other_files_from_its_own_place(self, tmp_path: Path) -> None:
+        """Where the server keeps its own, from where it was started."""
+        (tmp_path / "etc").mkdir()
+        text = 'catalog = "models.json"\ndata = "d"\n[providers.p]\ntype = "openai"\napi_key_file = "../key"'
+        file = written(tmp_path / "etc", text)
+        config = load(file)
+        assert config.catalog == tmp_path / "etc" / "models.json"
+        assert config.providers["p"].api_key_file == tmp_path / "etc" / "../key"
+        assert config.data == Path("d")
+        assert load(file, flags={"catalog": "here.json"}).catalog == Path("here.json")
+        assert load(file, flags={"catalog": ""}).catalog is None
+        assert load(written(tmp_path / "etc", 'catalog = "/abs/m.json"')).catalog == Path("/abs/m.json")
+
+    @pytest.mark.parametrize("given", ["", "a\0b", "~nobody-of-this-name/x"])
+    def test_what_is_no_path_is_refused(self, given: str) -> None:
+        with pytest.raises(ConfigError, match=r"data is .* \(from --data\), allowed is a path"):
+            load(flags={"data": given})
+
+    @pytest.mark.parametrize(
+        ("given", "split"),
+        [
+            ("127.0.0.1:0", ("127.0.0.1", 0)),
+            ("localhost:65535", ("localhost", 65535)),
+            ("[::1]:7420", ("::1", 7420)),
+            ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
+            ("my-host.example:080", ("my-host.example", 80)),
+        ],
+    )
+    def test_addresses_are_read(self, given: str, split: tuple[str, int]) -> None:
+        assert split_address(load(flags={"listen": given}).listen) == split
+
+    @pytest.mark.parametrize(
+        "given",
+        ["127.0.0.1", ":7420", "7420", "h:", "h:-1", "h:65536", "h:999999", "h:7x", "h:٣", "::1:7420", "[h]:1", "[]:1",
+         "a b:1", "[::1]", "unix:/tmp/s", "http://h:1"],
+    )  # fmt: skip
+    def test_what_is_no_address_is_refused(self, given: str) -> None:
+        with pytest.raises(ConfigError, match="allowed is HOST:PORT"):
+            load(flags={"listen": given})
+
+    @settings(max_examples=50)
+    @given(host=st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), port=st.integers(0, 70_000))
+    def test_ports_are_held_to_what_there_is(self, host: str, port: int) -> None:
+        assert split_address(f"{host}:{port}") == ((host, port) if port <= 65_535 else None)
 
     def test_an_empty_text_is_a_value(self) -> None:
         assert load(flags={"listen": ""}).listen == ""

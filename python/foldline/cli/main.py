@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
@@ -31,13 +32,15 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="foldline", message="%(prog)s %(version)s")
 def cli() -> None:
     """Keeps an agent's conversation inside its model's window, and finds again what was folded away."""
 
 
 def main() -> None:
+    # Threads of the linear algebra beside those that serve would only wait for each other; it reads this as it loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         cli.main(prog_name="foldline")
     except ConfigError as error:
@@ -47,5 +50,6 @@ def main() -> None:
         click.echo(f"foldline: {error}", err=True)
         sys.exit(FAILED)
     except FoldlineError as error:
-        click.echo(f"foldline: {error.reason}: {error.message}", err=True)
+        notes = "".join(f": {note}" for note in getattr(error, "__notes__", ()))
+        click.echo(f"foldline: {error.reason}: {error.message}{notes}", err=True)
         sys.exit(FAILED)

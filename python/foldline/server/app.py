@@ -227,7 +227,7 @@ class Server:
             except FoldlineError as error:
                 if stopped.is_set():
                     return
-                log.error("the store failed", reason=error.reason, exc_info=error)
+                log.error("the store failed", reason=error.reason, data=str(self.config.data), exc_info=error)
                 self.readiness.set(STORE, error.reason not in (Reason.NOT_READY, Reason.STORE_CORRUPT))
             except Exception as error:
                 log.error("upkeep failed", exc_info=error)
@@ -249,6 +249,25 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+_UNUSABLE = {"SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"}
+
+
+def _store(config: Config, clock: Callable[[], float]) -> SqliteStore:
+    path = config.data.absolute() / "foldline.db"
+    try:
+        config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SqliteStore(path, config.store.synchronous, clock)
+    except OSError as error:
+        at = f": {error.filename}" if error.filename else ""
+        raise ConfigError(f"data is {config.data}, which cannot be used: {error.strerror}{at}") from None
+    except FoldlineError as error:
+        if error.metadata.get("cause", "").startswith(tuple(_UNUSABLE)):
+            raise ConfigError(f"data is {config.data}, which cannot be used: {error.message}: {path}") from error
+        # An error's own text names no path, since clients may see it (W8); whoever starts the server may.
+        error.add_note(str(path))
+        raise
+
+
 def build(
     config: Config, summarizer: Summarizer | None = None, clock: Callable[[], float] = time.time,
     compactor: Compactor | None = None, provider: Summarizer | None = None,
@@ -262,7 +281,8 @@ def build(
         clock: seconds since the epoch, for run_ttl, cooldowns and how long repeats are remembered.
 
     Raises:
-        ConfigError: the catalog file, a compactor or a provider's SDK that is not installed, a key that is not there.
+        ConfigError: a data directory that cannot be used, the catalog file, a compactor or a provider's SDK that is
+            not installed, a key that is not there.
         StoreLocked: another process serves the data directory.
         FoldlineError: STORE_CORRUPT, NOT_READY.
     """
@@ -272,8 +292,7 @@ def build(
         provider=provider or provider_from(config, _judges(catalog)),
         compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
     )
-    config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = SqliteStore(config.data / "foldline.db", config.store.synchronous, clock)
+    store = _store(config, clock)
     try:
         return Server(config, store, catalog, sources, clock)
     except BaseException:

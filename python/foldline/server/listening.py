@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 import grpc
 import structlog
 
-from foldline.config import ConfigError
+from foldline.config import ConfigError, split_address
 
 log = structlog.get_logger(__name__)
 
@@ -22,10 +23,14 @@ def tcp(server: grpc.Server, address: str) -> str:
     """Listens on ``host:port``; returns it with the port that was taken. Beyond loopback it warns loudly.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address is none, or cannot be listened on, and why.
     """
+    split = split_address(address)
+    if split is None:
+        raise ConfigError(f"listen is {address}, allowed is HOST:PORT with a port of 0-65535")
+    _try_tcp(address, *split)
     host = address.rpartition(":")[0]
-    if not _loopback(host.strip("[]")):
+    if not _loopback(split[0]):
         log.warning(
             "listening beyond this machine without TLS or keys: whoever reaches the port reads and writes every "
             "session; bind to 127.0.0.1 or use the Unix socket",
@@ -50,8 +55,12 @@ def unix(server: grpc.Server, name: str, *, wanted: bool) -> list[str]:
             raise ConfigError(text)
         log.warning(f"{text}: there is no Unix socket")
         return []
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _clear_stale(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _clear_stale(path)
+        _try_unix(path)
+    except OSError as error:
+        raise ConfigError(f"socket is {path}, which cannot be made: {error.strerror}") from None
     # The mode of the socket follows the mask of the process, which nothing else relies on while it starts.
     before = os.umask(0o177)
     try:
@@ -65,8 +74,37 @@ def _bind(server: grpc.Server, address: str, key: str) -> int:
     try:
         port: int = server.add_insecure_port(address)
     except RuntimeError:
-        raise ConfigError(f"{key} is {address}: it cannot be listened on; is it taken?") from None
+        raise ConfigError(f"{key} is {address}: it cannot be listened on") from None
     return port
+
+
+# gRPC says of an address only that it failed, and says so on stderr itself. So each is tried before, for the reason.
+
+
+def _try_tcp(address: str, host: str, port: int) -> None:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "no name"
+        raise ConfigError(f"listen is {address}: the host {host} is not known: {reason}") from None
+    failed: OSError | None = None
+    for family, kind, protocol, _, place in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+                return
+        except OSError as error:
+            failed = failed or error
+    reason = failed.strerror if failed else "it has no address"
+    raise ConfigError(f"listen is {address}, which cannot be listened on: {reason}")
+
+
+def _try_unix(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.bind(str(path))
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
 
 
 def _loopback(host: str) -> bool:

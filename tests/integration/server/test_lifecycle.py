@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 from foldline.config import ConfigError
-from foldline.domain.errors import StoreLocked
+from foldline.domain.errors import FoldlineError, Reason, StoreLocked
 from foldline.domain.folding import SummaryRequest, SummaryResult
 from foldline.server import app
 from foldline.summarize.extractive import ExtractiveSummarizer
@@ -92,8 +93,62 @@ class TestRefusalsToStart:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             listen = f"127.0.0.1:{taken.getsockname()[1]}"
-            with pytest.raises(ConfigError, match=f"listen is {listen}"), started(tmp_path, {"listen": listen}):
+            message = f"listen is {listen}, which cannot be listened on: Address already in use"
+            with pytest.raises(ConfigError, match=message), started(tmp_path, {"listen": listen}):
                 pass
+
+    @pytest.mark.parametrize(
+        ("listen", "message"),
+        [
+            ("nobody.invalid:0", "the host nobody.invalid is not known"),
+            ("..:0", "the host .. is not known"),
+            ("192.0.2.1:0", "cannot be listened on: Cannot assign requested address"),
+        ],
+    )
+    def test_a_wrong_host_is_not_blamed_on_a_taken_port(self, tmp_path: Path, listen: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=message), started(tmp_path, {"listen": listen}):
+            pass
+
+    @pytest.mark.parametrize("listen", ["localhost:0", "[::1]:0", "127.0.0.1:00000"])
+    def test_any_way_of_writing_an_address_is_listened_on(self, tmp_path: Path, listen: str) -> None:
+        if listen.startswith("[") and not _has_ipv6():
+            pytest.skip("this machine has no IPv6")
+        with running_server(tmp_path, {"listen": listen}) as client:
+            assert client.serving() == "SERVING"
+
+    @pytest.mark.parametrize("what", ["a file", "below a file", "no place for any", "the lock", "the store"])
+    def test_a_data_directory_that_cannot_be_used(self, tmp_path: Path, what: str) -> None:
+        (tmp_path / "file").write_text("mine")
+        data = {
+            "a file": tmp_path / "file",
+            "below a file": tmp_path / "file" / "data",
+            "no place for any": Path("/proc/x"),
+        }.get(what, tmp_path / "data")
+        if what in ("the lock", "the store"):
+            name = {"the lock": "foldline.lock", "the store": "foldline.db"}[what]
+            (tmp_path / "data" / name).mkdir(parents=True)
+        with pytest.raises(ConfigError, match=f"data is {data}, which cannot be used: .*: /"):
+            app.build(config_of(tmp_path, {"data": str(data)}))
+        assert (tmp_path / "file").read_text() == "mine"
+
+    @pytest.mark.parametrize("place", ["/proc/x/s", "file/s", "file/below/s"])
+    def test_a_place_where_no_socket_can_be(self, tmp_path: Path, place: str) -> None:
+        (tmp_path / "file").write_text("mine")
+        path = tmp_path / place
+        message = f"socket is {path}, which cannot be made: "
+        with pytest.raises(ConfigError, match=message), started(tmp_path, {"socket": str(path)}):
+            pass
+
+    def test_a_damaged_store_is_named_to_whoever_starts_and_to_no_client(self, tmp_path: Path) -> None:
+        """W8."""
+        (tmp_path / "data").mkdir()
+        store = tmp_path / "data" / "foldline.db"
+        store.write_bytes(b"no database at all" * 1_000)
+        with pytest.raises(FoldlineError) as caught:
+            app.build(config_of(tmp_path))
+        assert caught.value.reason is Reason.STORE_CORRUPT
+        assert str(store) not in caught.value.message
+        assert caught.value.__notes__ == [str(store)]
 
     def test_a_socket_that_somebody_answers(self, tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as alive:
@@ -135,6 +190,15 @@ class TestRefusalsToStart:
         (tmp_path / "s").unlink()
         with running_server(tmp_path) as client:
             assert client.serving() == "SERVING"
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 class Waiting:
@@ -281,14 +345,56 @@ class TestCommandLine:
             (["--set", "server.wrokers=2"], "did you mean server.workers?"),
             (["--set", "workers"], "allowed is KEY=VALUE"),
             (["--config", "none.toml"], "none.toml cannot be read"),
+            (["--data", ""], "data is '' (from --data), allowed is a path"),
+            (["--listen", "127.0.0.1:65536"], "listen is '127.0.0.1:65536' (from --listen), allowed is HOST:PORT"),
+            (["--data", "/proc/x"], "data is /proc/x, which cannot be used"),
         ],
     )
     def test_a_bad_setting_is_named_and_ends_with_2(self, tmp_path: Path, args: list[str], message: str) -> None:
         found = self.run("serve", "--data", "data", "--listen", "127.0.0.1:0", *args, folder=tmp_path)
         assert found.returncode == 2
-        assert message in found.stderr
-        assert "Traceback" not in found.stderr
+        (line,) = found.stderr.splitlines()
+        assert line.startswith("foldline: ")
+        assert message in line
         assert not (tmp_path / "data").exists()
+
+    def test_a_taken_port_is_told_in_one_line_of_ours(self, tmp_path: Path) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            listen = f"127.0.0.1:{taken.getsockname()[1]}"
+            found = self.run("serve", "--data", "data", "--listen", listen, "--set", "log.level=error", folder=tmp_path)
+        assert found.returncode == 2
+        assert found.stderr == f"foldline: listen is {listen}, which cannot be listened on: Address already in use\n"
+
+    def test_a_damaged_store_is_named_with_its_path_and_ends_with_1(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        store = tmp_path / "data" / "foldline.db"
+        store.write_bytes(b"no database at all" * 1_000)
+        found = self.run("serve", "--data", "data", "--listen", "127.0.0.1:0", folder=tmp_path)
+        assert found.returncode == 1
+        assert f"foldline: STORE_CORRUPT: the store's file is no database: {store}\n" in found.stderr
+        assert "Traceback" not in found.stderr
+
+    def test_help_names_every_command_in_a_whole_line(self, tmp_path: Path) -> None:
+        found = self.run("--help", folder=tmp_path)
+        assert found.returncode == 0
+        assert "..." not in found.stdout.partition("Commands:")[2]
+        for command in ("serve", "health", "demo"):
+            assert f"\n  {command} " in found.stdout
+
+    def test_linear_algebra_gets_one_thread_before_it_is_loaded(self, tmp_path: Path) -> None:
+        code = (
+            "import atexit, os, sys; from foldline.cli import main; "
+            "atexit.register(lambda: print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)); "
+            "sys.argv = ['foldline', '--version']; main.main()"
+        )
+        clean = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+        for given, expected in ((clean, "1 False"), ({**clean, "OPENBLAS_NUM_THREADS": "3"}, "3 False")):
+            found = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=given, check=True
+            )
+            assert found.stdout.splitlines()[-1] == expected
 
     def test_a_held_directory_is_named_and_ends_with_1(self, tmp_path: Path) -> None:
         with served_process(tmp_path) as server:
