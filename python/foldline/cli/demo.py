@@ -15,6 +15,7 @@ import grpc
 from foldline.cli.play import Played, Player
 from foldline.config import Config
 from foldline.demo import session as shipped
+from foldline.domain.errors import FoldlineError
 from foldline.formats.importers import Recording, Step, load
 from foldline.v1 import (
     compaction_pb2,
@@ -25,9 +26,11 @@ from foldline.v1 import (
     row_pb2,
     session_pb2,
     session_service_pb2,
+    warning_pb2,
 )
 
 MODEL = "foldline-demo"
+OVER_WINDOW = warning_pb2.WARNING_CODE_FORECAST_OVER_WINDOW
 SEARCHES = 3
 Say = Callable[[str], None]
 
@@ -44,9 +47,23 @@ class Query:
         return self.marker in hit.text if self.marker else hit.offset == self.offset
 
 
-@click.command()
+WORDS = """\
+  A fold puts old rows into one summary row: whole before a new request; inside a run stage 1 takes what stands before
+  it, stage 2 the run's completed rounds, combined both. "a >= b" is what was measured and the limit it reached, in
+  tokens: history is what was said, forecast the request as it would be sent, against the window with room for the
+  answer. Coverage is the share of paths, names and numbers of the folded rows that the summary still holds.
+"""
+
+
+@click.command(short_help="Plays a long session: shows folds, searches, verifies.")
 @click.option("--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Play this file.")
-@click.option("--window", default=16_000, show_default=True, help="Context window of the model, in tokens.")
+@click.option(
+    "--window",
+    default=16_000,
+    show_default=True,
+    type=click.IntRange(100, 100_000_000),
+    help="Context window of the model, in tokens.",
+)
 @click.option("--seed", default=7, show_default=True, help="Seed of the session that ships with the package.")
 @click.option("--json", "as_json", is_flag=True, help="Progress to stderr; the last line of stdout is the result.")
 def command(file: Path | None, window: int, seed: int, as_json: bool) -> None:
@@ -59,7 +76,8 @@ def command(file: Path | None, window: int, seed: int, as_json: bool) -> None:
     def say(text: str) -> None:
         click.echo(text, err=as_json)
 
-    recordings = load(file) if file else [shipped.recording(seed)]
+    recordings = _recordings(file) if file else [shipped.recording(seed)]
+    say(WORDS)
     played: list[Played] = []
     with _server(window) as channel:
         for recording in recordings:
@@ -71,6 +89,15 @@ def command(file: Path | None, window: int, seed: int, as_json: bool) -> None:
         click.echo(json.dumps({"sessions": [_result(p) for p in played]}))
     if not all(p.verify_ok for p in played):
         raise SystemExit(1)
+
+
+def _recordings(file: Path) -> list[Recording]:
+    try:
+        return load(file)
+    except FoldlineError as error:
+        raise FoldlineError(error.reason, f"{file}: {error.message}") from None
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from None
 
 
 @contextmanager
@@ -104,6 +131,7 @@ def _play(channel: grpc.Channel, recording: Recording, *, shipped_questions: boo
         if response.action == compaction_pb2.ACTION_TOO_LARGE:
             sent = response.pressure_sent
             say(f"  request {player.played.requests}: TOO_LARGE, {sent.forecast_tokens} of {sent.input_budget_tokens}")
+        player.played.over_window += any(w.code == OVER_WINDOW for w in response.warnings)
 
     player.play(recording, on_prepared)
     for query in _questions(player, shipped_questions):
@@ -114,6 +142,11 @@ def _play(channel: grpc.Channel, recording: Recording, *, shipped_questions: boo
         else:
             say(f"    row {hit.offset}, score {hit.score:.2f}: {_short(hit.text, query.marker)}")
     played = player.played
+    if played.over_window:
+        say(
+            f"  {played.over_window} requests were forecast over the window after all was folded that may fold, and "
+            "sent: an estimate refuses no request (FORECAST_OVER_WINDOW)"
+        )
     state = "ok" if played.verify_ok else f"{len(played.faults)} faults: {played.faults[:3]}"
     say(
         f"  {played.requests} requests, {played.folds} folds; {played.rows_total} rows, {played.rows_active} active, "
@@ -183,6 +216,7 @@ def _result(played: Played) -> dict[str, object]:
         "session_id": played.session_id,
         "requests": played.requests,
         "folds": played.folds,
+        "forecast_over_window": played.over_window,
         "rows_total": played.rows_total,
         "rows_active": played.rows_active,
         "rows_archived": played.rows_archived,

@@ -9,7 +9,7 @@ import click
 from foldline.config import ENV_FILE, Config
 
 
-@click.command()
+@click.command(short_help="Exits with 0 when a server serves, else with 1.")
 @click.argument("target", required=False)
 @click.option("--service", default="", help="Full name of one service; all of them by default.")
 @click.option("--timeout", default=2.0, show_default=True, help="Seconds to wait.")

@@ -1,6 +1,6 @@
 """Plays a recorded conversation through a running sidecar, one PrepareRequest a model call.
 
-A player is a host as ``api.md`` describes it: it holds the list as a replica that it keeps by splices, hands in each
+A player is a host as the contract means it: it holds the list as a replica that it keeps by splices, hands in each
 answer with the next call, and asks memory at the end.
 """
 
@@ -39,6 +39,7 @@ class Played:
     session_id: str
     requests: int = 0
     folds: int = 0
+    over_window: int = 0
     rows_total: int = 0
     rows_active: int = 0
     rows_archived: int = 0
