@@ -260,7 +260,7 @@ def policy_with(name: str, kind: str, value: float) -> policy_pb2.Policy:
 @given(value=EDGES | st.floats(-10, 10, width=16))
 @settings(max_examples=25, deadline=None)
 def test_policy_ranges_are_those_of_the_domain(kind: str, name: str, value: float) -> None:
-    """policy.md: contract and configuration file refuse the same values."""
+    """Contract and configuration file refuse the same values."""
     if kind == "int":
         value = int(value)
     elif kind == "duration":
@@ -280,6 +280,6 @@ def test_factor_bounds_must_not_cross() -> None:
 
 
 def test_an_empty_list_of_redactions_differs_from_none() -> None:
-    """policy.md summary.redact: unset inherits, empty masks nothing."""
+    """S4: an unset ``summary.redact`` inherits, an empty one masks nothing."""
     assert not policy_pb2.SummaryPolicy().HasField("redact")
     assert policy_pb2.SummaryPolicy(redact=policy_pb2.RedactPatterns()).HasField("redact")

@@ -1,4 +1,4 @@
-"""What a catalog file does to a served session (4.2, policy.md): limits, counting, prices, and the default."""
+"""What a catalog file does to a served session (4.2): limits, counting, prices, and the default."""
 
 from __future__ import annotations
 

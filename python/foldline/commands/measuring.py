@@ -24,7 +24,7 @@ BYTES_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
-    """What the host says of the request it will send (api.md). Tokens and bytes.
+    """What the host says of the request it will send. Tokens and bytes.
 
     Attributes:
         input_tokens, body_bytes: of the whole request at ``known_revision`` + append.

@@ -107,7 +107,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Effective policy of one boundary. Durations are seconds; ``policy.md`` gives each field's rule."""
+    """Effective policy of one boundary. Durations are seconds; the contract's ``Policy`` gives each field's rule."""
 
     auto_compact: bool = True
     auto_compact_threshold: int | None = None

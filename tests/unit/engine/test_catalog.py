@@ -1,4 +1,4 @@
-"""4.2 and policy.md: what a catalog file may say, and which entry a model gets."""
+"""4.2: what a catalog file may say, and which entry a model gets."""
 
 import re
 
