@@ -67,7 +67,7 @@ def content_of(
 
     Args:
         own: offsets of the rows that came with the call itself: the host has their bodies.
-        texts: shortened results by offset; they are put into rendered JSON only (api.md).
+        texts: shortened results by offset; they are put into rendered JSON only.
         rendered: the very same request, where it was lowered for its bytes.
     """
     if reply.mode is ReplyMode.NONE:
