@@ -183,6 +183,7 @@ class Draft:
         Raises:
             FoldlineError: REVISION_MISMATCH where another server wrote in between.
         """
+        self.session = replace(self.session, update_time=self._now)
         batch = Batch(
             expected_revision=self.live.session.revision,
             session=self.session,

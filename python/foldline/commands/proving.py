@@ -202,6 +202,7 @@ class _Commit:
         barred = failed is not None or self.request.decision.barred is not None
         return replace(
             _folded(session, self.plan),
+            update_time=now,
             revision=self.revision,
             digest=self._digest(),
             next_offset=self.offset + 1,

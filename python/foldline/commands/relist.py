@@ -161,8 +161,10 @@ def _commit(
     if kind is RevisionKind.EDIT:
         payload.insert(0, _core.digest_rows([r.offset for r in new], [r.body for r in new]))
     digest = chained(session.digest, kind, *payload)
+    now = services.clock()
     state = replace(
         relisted.session,
+        update_time=now,
         revision=revision,
         digest=digest,
         rewrites=session.rewrites + 1,
@@ -178,7 +180,7 @@ def _commit(
         expected_revision=session.revision,
         session=state,
         rows=tuple(new),
-        rewrite=Rewrite(revision, kind, parent, active, digest, services.clock()),
+        rewrite=Rewrite(revision, kind, parent, active, digest, now),
         calls=relisted.calls,
         closed_runs=(relisted.closed,) if relisted.closed else (),
         request=remember(services, caller, request_id, answer),
@@ -286,7 +288,11 @@ def pin_rows(
                 )
         changes = tuple((r.offset, pinned) for r in stored if r.pinned != pinned)
         change = sum(r.tokens for r in stored if r.pinned != pinned)
-        state = replace(session, pinned_tokens=session.pinned_tokens + (change if pinned else -change))
+        state = replace(
+            session,
+            update_time=services.clock(),
+            pinned_tokens=session.pinned_tokens + (change if pinned else -change),
+        )
         answer = Pinned(session.revision, len(changes))
         batch = Batch(
             expected_revision=session.revision, session=state, pins=changes,

@@ -241,6 +241,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     and system row updates (4.3).
 
     Attributes:
+        update_time: seconds since the epoch of the last commit; 0 before the first.
         digest: hex of the digest chain's head at ``revision``.
         carried_through: highest offset that a sent request carried (§1 carried).
         prepared_through: highest offset at the last PrepareRequest (V5).
@@ -257,6 +258,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     session_id: str
     create_time: str
     model: ModelRef
+    update_time: float = 0.0
     ownership: Ownership = Ownership.SIDECAR_OWNED
     policy: dict[str, Any] = msgspec.field(default_factory=dict)
     labels: dict[str, str] = msgspec.field(default_factory=dict)

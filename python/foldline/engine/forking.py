@@ -71,6 +71,7 @@ def forked(
         tenant=tenant,
         session_id=session_id,
         create_time=create_time,
+        update_time=0.0,
         labels=dict(labels),
         forked_from=session.session_id,
         open_run=None,

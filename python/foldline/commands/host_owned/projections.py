@@ -132,7 +132,7 @@ def _commit(
 ) -> None:  # fmt: skip
     projection, fold = staged
     session, record, now = live.session, fold.record, services.clock()
-    state = _folded(session, fold)
+    state = replace(_folded(session, fold), update_time=now)
     # The host keeps the list: a rewrite here has none.
     rewrite = Rewrite(state.revision, RevisionKind.FOLD, session.revision, (), state.digest, now, record)
     event = Event(

@@ -40,6 +40,7 @@ def wire_session(session: Session) -> session_pb2.Session:
         digest=session.digest,
         open_run_id=session.open_run.run_id if session.open_run else "",
         create_time=timestamp_of(session.create_time),
+        update_time=timestamp(session.update_time or None) or timestamp_of(session.create_time),
         memory_dropped=session.memory_dropped,
         forked_from=session.forked_from,
     )
