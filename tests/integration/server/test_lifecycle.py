@@ -22,6 +22,7 @@ from foldline.server import app
 from foldline.summarize.extractive import ExtractiveSummarizer
 from foldline.v1 import compaction_service_pb2, event_pb2, event_service_pb2
 from foldline.v1 import session_service_pb2 as pb
+from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.support.requests import append, assistant, create, user
@@ -40,6 +41,23 @@ SERVICES = [
     f"foldline.v1.{name}Service"
     for name in ("Session", "Compaction", "Curator", "Memory", "Tool", "Event", "Estimate", "Admin")
 ]
+
+
+def _pool_of(files: dict[str, descriptor_pb2.FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
+    """What a client knows that was told these files alone."""
+    pool, known = descriptor_pool.DescriptorPool(), set[str]()
+
+    def add(name: str) -> None:
+        for needed in files[name].dependency:
+            if needed not in known:
+                add(needed)
+        known.add(name)
+        pool.Add(files[name])
+
+    for name in files:
+        if name not in known:
+            add(name)
+    return pool
 
 
 class TestReadiness:
@@ -72,8 +90,17 @@ class TestReadiness:
                     reflection_pb2.ServerReflectionRequest(file_containing_symbol="foldline.v1.EventService"),
                 ]
                 listed, file = call(iter(asked))
-                assert {*SERVICES, "grpc.health.v1.Health"} <= {s.name for s in listed.list_services_response.service}
+                names = {s.name for s in listed.list_services_response.service}
+                assert {*SERVICES, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= names
                 assert file.file_descriptor_response.file_descriptor_proto
+                for name in names:
+                    (found,) = call(iter([reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)]))
+                    files = [
+                        descriptor_pb2.FileDescriptorProto.FromString(f)
+                        for f in found.file_descriptor_response.file_descriptor_proto
+                    ]
+                    pool = _pool_of({f.name: f for f in files})
+                    assert pool.FindServiceByName(name).methods, "what is listed can be described, on its own"
 
     def test_reflection_can_be_off(self, tmp_path: Path) -> None:
         with running_server(tmp_path, {"server.reflection": False}) as client:
