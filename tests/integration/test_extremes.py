@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import itertools
 import json
+from typing import Any
 
+import grpc
 import pytest
 from foldline.v1 import (
     compaction_service_pb2,
@@ -15,11 +19,13 @@ from foldline.v1 import (
     row_pb2,
     session_service_pb2,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.integration.host import SMALL, Host
 from tests.integration.test_boundaries import LONG
 from tests.support.requests import assistant, raw, result, user
-from tests.support.server import Client, refused
+from tests.support.server import Client, refusal_of, refused
 
 
 def nested(depth: int) -> str:
@@ -176,7 +182,7 @@ def exported(client: Client, name: str) -> list[dict[str, object]]:
 
 def imported(client: Client, name: str, lines: list[dict[str, object]]) -> session_service_pb2.ImportSessionResponse:
     """An import of lines whose last one is made to fit them, as whoever changes an export can do."""
-    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    body = b"".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" for line in lines)
     end = {"line": "end", "lines": len(lines), "sha256": hashlib.sha256(body).hexdigest()}
     chunk = session_service_pb2.ImportChunk(sequence=1, jsonl=body + json.dumps(end).encode() + b"\n")
     header = session_service_pb2.ImportHeader(session_id=name)
@@ -219,3 +225,77 @@ def test_w4_an_export_that_says_one_thing_twice_is_refused(client: Client, name:
     *lines, _ = exported(client, name)
     lines.append(next(line for line in lines if line["line"] == "rewrite"))
     assert refused(imported, client, f"{name}-forged", lines).reason == "FORMAT_INVALID"
+
+
+@pytest.fixture(scope="module")
+def long_export(client: Client) -> list[dict[str, object]]:
+    """A session with folds, an edit and a restore, as lines."""
+    host = Host(client, "long", auto_compact=False)
+    for fold in range(3):
+        for n in range(4):
+            host.append(user(f"{fold}.{n} {LONG}"), assistant(f"{fold}.{n} {LONG}"))
+        host.compact()
+    edit = session_service_pb2.EditRowsRequest(session_id="long", first_offset=25, last_offset=26)
+    with contextlib.suppress(grpc.RpcError):
+        client.session.EditRows(edit)
+    client.session.RestoreRevision(session_service_pb2.RestoreRevisionRequest(session_id="long", revision=4))
+    *lines, _ = exported(client, "long")
+    return lines
+
+
+def changed(value: Any, data: st.DataObject) -> Any:
+    """The value with one number, text or member in it changed."""
+    if isinstance(value, dict) and value:
+        key = data.draw(st.sampled_from(sorted(value)))
+        return value | {key: changed(value[key], data)}
+    if isinstance(value, list) and value:
+        at = data.draw(st.integers(0, len(value) - 1))
+        return [*value[:at], changed(value[at], data), *value[at + 1 :]]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + data.draw(st.sampled_from([-1, 1, 7]))
+    if isinstance(value, str):
+        return data.draw(st.sampled_from([value + "x", value[1:], value.upper()]))
+    return data.draw(st.sampled_from([0, "", None, [], {}]))
+
+
+_copies = itertools.count(1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_v10_whatever_is_imported_verifies(
+    client: Client, long_export: list[dict[str, object]], data: st.DataObject
+) -> None:
+    """A line that is changed, lost, doubled or moved, in an export whose own sum was made to fit."""
+    lines, name = list(long_export), f"long-{next(_copies)}"
+    at = data.draw(st.integers(1, len(lines) - 1))
+    match data.draw(st.sampled_from(["change", "lose", "double", "move"])):
+        case "change":
+            lines[at] = changed(lines[at], data)
+        case "lose":
+            del lines[at]
+        case "double":
+            lines.insert(at, lines[at])
+        case "move":
+            lines.insert(data.draw(st.integers(1, len(lines) - 1)), lines.pop(at))
+    try:
+        imported(client, name, lines)
+    except grpc.RpcError as error:
+        assert refusal_of(error).reason == "FORMAT_INVALID", error
+        found = refused(client.session.GetSession, session_service_pb2.GetSessionRequest(session_id=name))
+        assert found.reason == "SESSION_NOT_FOUND"
+        return
+    verified = client.session.VerifySession(session_service_pb2.VerifySessionRequest(session_id=name))
+    assert verified.ok, verified.faults
+
+
+def test_v10_an_export_that_is_forged_throughout_is_refused_by_what_does_not_hold(
+    client: Client, long_export: list[dict[str, object]]
+) -> None:
+    lines = [dict(line) for line in long_export]
+    at = next(n for n, line in enumerate(lines) if line["line"] == "row")
+    lines[at]["body"] = {"type": "user", "content": [{"type": "text", "text": "never said"}]}
+    found = refused(imported, client, "long-forged", lines)
+    assert (found.reason, found.metadata["rule"]) == ("FORMAT_INVALID", "V7")

@@ -15,6 +15,7 @@ import msgspec
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import SessionView, get_session
+from foldline.commands.verify_session import verify_archive
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind
 from foldline.domain.errors import FoldlineError, Reason
@@ -133,17 +134,24 @@ def _lines(archive: Archive) -> Iterator[_Line]:
 def import_session(
     services: Services, caller: Caller, chunks: Iterable[bytes], session_id: str, request_id: str
 ) -> SessionView:
-    """Writes an exported session, under ``session_id`` if given, in one transaction.
+    """Writes an exported session, under ``session_id`` if given, in one transaction, once it verifies (V10).
 
     Raises:
-        FoldlineError: FORMAT_INVALID naming the line, SESSION_EXISTS, REQUEST_ID_REUSED, NOT_YET for a later version.
+        FoldlineError: FORMAT_INVALID naming the line, or the first thing that does not hold; SESSION_EXISTS,
+            REQUEST_ID_REUSED.
     """
     found = repeated(services, caller, 0, request_id)
     if found is not None:
         return get_session(services, caller, answer_of(found, str))
     archive = _archive(_split(chunks))
     name = session_id or archive.session.session_id
-    archive = without_staged(archive)
+    archive = with_ends(archive)
+    faults = verify_archive(services, archive)
+    if faults:
+        raise FoldlineError(
+            Reason.FORMAT_INVALID, f"the export does not hold: {faults[0].rule}: {faults[0].detail}",
+            rule=faults[0].rule, faults=len(faults),
+        )  # fmt: skip
     session = replace(archive.session, key=0, tenant=caller.tenant, session_id=name)
     try:
         services.store.import_session(replace(archive, session=session), remember(services, caller, request_id, name))
@@ -161,11 +169,15 @@ def import_session(
     return get_session(services, caller, name)
 
 
-def without_staged(archive: Archive) -> Archive:
-    """H3: a staged projection stays where it is staged; in the copy its fold has failed, so that every start ends."""
+def with_ends(archive: Archive) -> Archive:
+    """§13: a fold that ran when the session was exported goes on there; in the copy it has failed.
+
+    So has one whose projection is staged there (H3).
+    """
     session = archive.session
-    if not session.staged:
-        return archive
+    kind, message = FailureKind.INTERRUPTED, "the session was exported during the fold"
+    if session.staged:
+        kind, message = FailureKind.CANCELLED, "its projection was staged when the session was exported"
     ended = {e.fold_id for e in archive.events if e.kind in _TERMINAL}
     started = [e for e in archive.events if e.kind is EventKind.COMPACTION_STARTED and e.fold_id not in ended]
     last = archive.events[-1].seq if archive.events else 0
@@ -173,7 +185,7 @@ def without_staged(archive: Archive) -> Archive:
         Event(
             kind=EventKind.COMPACTION_FAILED, time=e.time, revision=e.revision, boundary=e.boundary, seq=last + number,
             run_id=e.run_id, fold_id=e.fold_id, trigger=e.trigger, signals=e.signals, source=e.source,
-            failure=FailureKind.CANCELLED, message="its projection was staged when the session was exported",
+            model=e.model, failure=kind, message=message,
         )
         for number, e in enumerate(started, 1)
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +13,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.services import Caller, Services
 from foldline.domain.enums import Ownership, RevisionKind, RowKind
 from foldline.domain.folding import to_ranges
-from foldline.domain.ports import Rewrite, StoredRow
+from foldline.domain.ports import Archive, Rewrite, StoredRow
 from foldline.domain.session import Session
 from foldline.engine.lineage import expand, folded_offsets, lineage
 
@@ -54,25 +54,45 @@ def verify_session(services: Services, caller: Caller, session_id: str) -> Verif
         with live.locked():
             session, offsets = live.session, live.offsets()
             tokens = live.ledger.total_tokens()
-        replay = _Replay(services, session)
+        visible = services.store.visible_offsets(session.key)
+        replay = _Replay(services, session, _rows(services, session), services.rewrites(session.key), visible)
         replay.run()
         replay.compare(offsets, tokens)
         replay.memory(offsets)
-        return Verification(replay.rows_total, len(offsets), session.folds, tuple(replay.faults))
+        return Verification(len(replay.rows), len(offsets), session.folds, tuple(replay.faults))
+
+
+def verify_archive(services: Services, archive: Archive) -> tuple[VerifyFault, ...]:
+    """The same, of what is to be imported."""
+    session, visible = archive.session, {entry.offset for entry, shown in archive.entries if shown}
+    replay = _Replay(services, session, archive.rows, list(archive.rewrites), visible)
+    replay.run()
+    replay.memory(replay.list)
+    return tuple(replay.faults)
+
+
+def _rows(services: Services, session: Session) -> Iterator[StoredRow]:
+    after = 0
+    while page := services.store.archive(session.key, after, PAGE, session.next_offset - 1):
+        yield from page
+        after = page[-1].offset
 
 
 class _Replay:
     """Builds the list again, revision by revision, from rows and rewrites alone."""
 
-    def __init__(self, services: Services, session: Session) -> None:
+    def __init__(
+        self, services: Services, session: Session, rows: Iterable[StoredRow], rewrites: list[Rewrite],
+        visible: set[int],
+    ) -> None:  # fmt: skip
         self.services = services
         self.session = session
         self.hosted = session.ownership is Ownership.HOST_OWNED
         self.faults: list[VerifyFault] = []
         self.list: list[int] = []
-        self.rows: dict[int, StoredRow] = {}
-        self.rows_total = 0
-        self.rewrites: list[Rewrite] = []
+        self.rows = {row.offset: row for row in rows}
+        self.rewrites = rewrites
+        self.visible = visible
         self._digest = ""
         self._lists: dict[int, list[int]] = {}
 
@@ -80,17 +100,14 @@ class _Replay:
         self.faults.append(VerifyFault(rule, detail, offset, revision))
 
     def run(self) -> None:
-        after = 0
-        while page := self.services.store.archive(self.session.key, after, PAGE, self.session.next_offset - 1):
-            for row in page:
-                self.rows[row.offset] = row
-            after = page[-1].offset
-        self.rows_total = len(self.rows)
         # Of a list that the host keeps only what has folded is here (§14).
         for offset in () if self.hosted else range(1, self.session.next_offset):
             if offset not in self.rows:
                 self.fault("R1", f"row {offset} is missing from the archive", offset)
-        self.rewrites = self.services.rewrites(self.session.key)
+        for rewrite in self.rewrites:
+            if rewrite.revision > self.session.revision:
+                detail = f"rewrite {rewrite.revision} is beyond the session's revision {self.session.revision}"
+                self.fault("V10", detail, revision=rewrite.revision)
         by_revision = {r.revision: r for r in self.rewrites if r.kind is not RevisionKind.CREATED}
         appended: dict[int, list[StoredRow]] = {}
         for row in self.rows.values():
@@ -215,15 +232,14 @@ class _Replay:
             return
         again = set(expand(self.session.again))
         folded = folded_offsets(self.rewrites, self.session.revision).difference(offsets) - again
-        visible = self.services.store.visible_offsets(self.session.key)
         # By what held when the row folded: the policy may have changed since.
         indexed: dict[int, bool] = {}
         for fold in reversed(lineage(self.rewrites, self.session.revision)):
             if fold.record is not None:
                 indexed.update(dict.fromkeys(expand(fold.record.discarded), fold.record.results_indexed))
-        for offset in sorted(visible.difference(folded)):
+        for offset in sorted(self.visible.difference(folded)):
             self.fault("M2", f"memory shows row {offset}, which is not folded", offset)
-        for offset in sorted(folded.difference(visible)):
+        for offset in sorted(folded.difference(self.visible)):
             if offset not in self.rows:
                 continue
             body = to_row(self.rows[offset]).body

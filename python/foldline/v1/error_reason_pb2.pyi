@@ -201,7 +201,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Raw JSON is not valid for its format (W4).
 
     Code: INVALID_ARGUMENT. Metadata: what applies of `field` (of the request), `path` (in the JSON), `position` (its
-    byte), `line` and `lines` (of an import), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
+    byte), `line` and `lines` (of an import), `rule` and `faults` (of an import that does not verify: the first thing
+    that does not hold, and how many), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
     developer, user, assistant, tool or function"}`.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 34
@@ -440,7 +441,8 @@ ERROR_REASON_FORMAT_INVALID: ErrorReason.ValueType  # 33
 """Raw JSON is not valid for its format (W4).
 
 Code: INVALID_ARGUMENT. Metadata: what applies of `field` (of the request), `path` (in the JSON), `position` (its
-byte), `line` and `lines` (of an import), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
+byte), `line` and `lines` (of an import), `rule` and `faults` (of an import that does not verify: the first thing
+that does not hold, and how many), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
 developer, user, assistant, tool or function"}`.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 34

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,35 @@ def test_only_a_refusal_names_tokens(client: Client, source: Source) -> None:
     assert [d.cause for d in found.values()] == list(found)
     assert found["refused"].named_tokens == 9017
     assert not found["bounded"].HasField("named_tokens")
+
+
+def test_a_copy_of_a_session_that_was_folding_has_an_end_for_its_start(tmp_path: Path) -> None:
+    """§13: the fold goes on in the session that was exported."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Held(Source):
+        def summarize(self, request: SummaryRequest) -> SummaryResult:
+            reached.set()
+            go_on.wait(30)
+            return super().summarize(request)
+
+    with running_server(tmp_path, summarizer=Held()) as client:
+        name = new_session(client, *TURNS)
+        fold = client.compaction.CompactSession(pb.CompactSessionRequest(session_id=name))
+        assert reached.wait(10)
+        chunks = list(client.session.ExportSession(session_pb.ExportSessionRequest(session_id=name)))
+        parts = [session_pb.ImportSessionRequest(header={"session_id": "copy"})]
+        parts += [session_pb.ImportSessionRequest(chunk={"sequence": c.sequence, "jsonl": c.jsonl}) for c in chunks]
+        client.session.ImportSession(iter(parts))
+        go_on.set()
+        assert list(fold)[-1].HasField("record")
+        started, failed = events(client, "copy")
+        assert (failed.sequence, failed.fold_id) == (started.sequence + 1, started.fold_id)
+        assert failed.compaction_failed.failure == compaction_pb2.FAILURE_KIND_INTERRUPTED
+        list(client.compaction.CompactSession(pb.CompactSessionRequest(session_id="copy")))
+        assert [e.sequence for e in events(client, "copy")] == [1, 2, 3, 4]
+    with running_server(tmp_path) as client:
+        assert len(events(client, "copy")) == 4, "no start without an end was found"
 
 
 def test_a_session_that_is_deleted_while_it_folds_leaves_no_start_without_an_end(tmp_path: Path) -> None:
