@@ -11,6 +11,7 @@ import pytest
 from foldline.v1 import compaction_pb2, compaction_service_pb2, row_pb2, session_pb2, session_service_pb2
 
 from tests.integration.host import Host
+from tests.integration.hosted import HostedHost, long_list, talk
 from tests.integration.test_boundaries import LONG, codes
 from tests.integration.test_readings import system
 from tests.integration.test_rewrites import Slow, compacted, long_session, slow
@@ -402,6 +403,59 @@ def test_x3_a_fork_of_an_imported_session_and_an_export_of_a_fork(client: Client
     older = Fork(again, f"{name}-o", revision=10)
     assert (older.get().totals.memory_entries, again.search("walnut0x3").hits[0].offset) == (0, 7)
     assert whole(again, older)
+
+
+def hosted_fork(host: HostedHost, name: str, **fields: Any) -> HostedHost:
+    """A host that branches its own list, and the session of it with the list."""
+    request = session_service_pb2.ForkSessionRequest(session_id=host.id, fork_session_id=name, **fields)
+    assert host.client.session.ForkSession(request).session.ownership == session_pb2.OWNERSHIP_HOST_OWNED
+    fork = HostedHost(host.client, name, create=False)
+    fork.list, fork.start = list(host.list), host.start
+    return fork
+
+
+def test_h3_a_fork_of_a_list_that_the_host_keeps_knows_its_rows_and_summaries(client: Client, name: str) -> None:
+    """H2, M1, X3: what was committed comes along, what is staged waits for the source's host."""
+    host = long_list(client, name)
+    unfolded = list(host.list)
+    first = host.fold()
+    talk(host, 25, first=40)
+    host.ask("next")
+    staged = host.compact(manual=True)
+    fork, past = hosted_fork(host, f"{name}-f"), hosted_fork(host, f"{name}-p", revision=0)
+    assert fork.get().totals.memory_entries == host.get().totals.memory_entries
+    assert refused(fork.commit, staged).reason == "PROJECTION_NOT_FOUND"
+    assert fork.commit(first) == first.record.memory_entries, "it was committed already"
+    assert fork.fold(manual=True).record.revision_after == first.record.revision_after + 1
+    assert (fork.found("file_3.py")[0], past.found("file_3.py")) == (host.found("file_3.py")[0], [])
+    assert fork.found("file_45.py")
+    assert not any("file_45.py" in host.read(o).text for o in host.found("file_45.py"))
+    refusal = refused(past.check)
+    assert refusal.reason == "SUMMARY_ROW_REFUSED", "no summary had been issued by then"
+    past.list, past.start = unfolded, unfolded[-1][0]
+    past.fold()
+    host.apply(staged)
+    host.commit(staged)
+    client.session.DeleteSession(session_service_pb2.DeleteSessionRequest(session_id=name))
+    assert fork.verify().ok
+    assert past.verify().ok
+    assert "constant 231" in fork.read(fork.found("file_3.py constant 231")[0]).text
+
+
+def test_m2_a_fork_of_a_list_that_the_host_unfolded_shows_what_is_folded(client: Client, name: str) -> None:
+    host = long_list(client, name)
+    before = list(host.list)
+    host.fold()
+    host.list = before
+    host.compact(override={"auto_compact": False})
+    fork = hosted_fork(host, f"{name}-f")
+    assert fork.found("file_3.py") == host.found("file_3.py") == []
+    assert fork.verify().ok
+    fork.fold(manual=True)
+    assert fork.found("file_3.py")
+    assert host.found("file_3.py") == []
+    assert fork.verify().ok
+    assert host.verify().ok
 
 
 def exported(host: Host, name: str) -> Host:

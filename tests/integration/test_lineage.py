@@ -71,6 +71,31 @@ def test_r3_a_result_that_folded_with_its_call_counts_in_its_lineage(client: Cli
     assert refused(host.append, result("a", "three")).reason == "DUPLICATE_TOOL_RESULT"
 
 
+def test_r3_a_folded_call_that_a_restore_leaves_behind_is_removed_by_it(client: Client, name: str) -> None:
+    host = folded_call(client, name)
+    folded = host.get().session.revision
+    restore(host, 0)
+    refusal = refused(host.append, result("a", "one"))
+    assert (refusal.reason, refusal.metadata["removed_by"]) == ("UNKNOWN_TOOL_CALL", str(folded + 1))
+    restore(host, folded)
+    host.append(result("a", "one"))
+    assert host.verify().ok
+
+
+def test_r3_a_restore_brings_back_a_folded_call_with_the_result_it_has(client: Client, name: str) -> None:
+    host = folded_call(client, name)
+    host.append(result("a", "one"))
+    for n in range(6):
+        host.append(user(f"more {n} {LONG}"), assistant(f"{n} {LONG}"))
+    folded = host.compact().revision_after
+    restore(host, 0)
+    restore(host, folded)
+    refusal = refused(host.append, result("a", "two"))
+    assert refusal.reason == "DUPLICATE_TOOL_RESULT"
+    assert refusal.metadata["result_offset"].isdigit()
+    assert host.verify().ok
+
+
 def test_v8_what_memory_must_hold_is_judged_by_the_policy_of_the_fold(client: Client, name: str) -> None:
     host = Host(client, name, auto_compact=False, memory=policy_pb2.MemoryPolicy(index_tool_results=False))
     host.append(user("look"), calls("a"), result("a", LONG), assistant("done"))

@@ -23,7 +23,7 @@ from foldline.domain.rows import Row, ToolResultRow, calls_of
 from foldline.domain.session import ClosedRun, Session
 from foldline.engine.forking import Past, forked, removed_calls, rewound
 from foldline.engine.limits import limits
-from foldline.engine.lineage import folded_offsets, visible_ranges
+from foldline.engine.lineage import expand, folded_offsets, visible_ranges
 
 PAGE = 2000
 SUMMARIES = 3
@@ -78,7 +78,7 @@ def fork_session(services: Services, caller: Caller, new: NewFork) -> SessionVie
             fork = Fork(
                 live.session.key, state, calls,
                 closed_runs=(ClosedRun(run.run_id, RunOutcome.CANCELLED, run.request),) if run else (),
-                visible=visible_ranges(folded, offsets),
+                visible=visible_ranges(folded, (*offsets, *expand(session.again))),
             )  # fmt: skip
             services.store.fork_session(fork, remember(services, caller, new.request_id, session_id))
         services.sessions.forget(caller.tenant, session_id)
@@ -125,6 +125,7 @@ def _rewound(
     stored = store.read_rows(session.key, offsets)
     rows = [to_row(r) for r in stored]
     factor = services.factor_of(session, session.model).value
+    recorded = store.calls(session.key)
     records = [r.record for r in rewrites if r.record is not None]
     summaries = store.read_rows(session.key, [r.summary_offset for r in records[-SUMMARIES:]])
     past = Past(
@@ -135,7 +136,7 @@ def _rewound(
         sizes={r.offset: (r.tokens, r.bytes) for r in stored},
         rewrites=rewrites,
         folded=folded,
-        callers=callers_waiting(services, session, rows, folded),
+        callers=callers_waiting(services, session, recorded, rows, folded),
         answers=store.answers(session.key),
         closed={r for r in _waiting_runs(rows) if store.find_run(session.key, r) is not None},
         summaries=tuple(int(r.tokens * factor) for r in summaries),
@@ -144,7 +145,6 @@ def _rewound(
     state, calls = rewound(
         session, past, policy=policy, threshold=limits(policy, services.model(session.model)).threshold
     )
-    recorded = store.calls(session.key)
     gone = sorted({c.offset for c in recorded}.difference(offsets, folded))
     made = {r.offset: r.revision for r in store.read_rows(session.key, gone)}
     return state, (*calls, *removed_calls(recorded, past, made))

@@ -24,7 +24,7 @@ from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import to_ranges
-from foldline.domain.ports import Batch, Rewrite, StoredRow
+from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRow
 from foldline.domain.rows import CompactionSummaryRow, Row, ToolResultRow, calls_of
 from foldline.domain.session import CallState, Session
 from foldline.engine import appending, cadence
@@ -154,8 +154,9 @@ def _commit(
     folded = folded_offsets(rewrites, parent if kind is RevisionKind.RESTORE else session.revision)
     sizes = {r.offset: (r.tokens, r.bytes) for r in after}
     rows = [to_row(r) for r in after]
-    callers = callers_waiting(services, session, rows, folded)
-    relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers)
+    recorded = services.store.calls(session.key)
+    callers = callers_waiting(services, session, recorded, rows, folded)
+    relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers, recorded)
     active = to_ranges(offsets)
     payload = [msgspec.json.encode(active)]
     if kind is RevisionKind.EDIT:
@@ -195,10 +196,10 @@ def _commit(
 
 
 def callers_waiting(
-    services: Services, session: Session, after: Sequence[Row], folded: set[int]
+    services: Services, session: Session, recorded: Sequence[CallUpdate], after: Sequence[Row], folded: set[int]
 ) -> dict[tuple[int, str], CallState]:
     """The calls of folded rows that wait for a result once ``after`` is the list."""
-    waiting = {(c.offset, c.call_id) for c in open_folded(services.store.calls(session.key), after, folded)}
+    waiting = {(c.offset, c.call_id) for c in open_folded(recorded, after, folded)}
     # What is recorded is the newest result; where a restore took that away, an older one may be folded with its call.
     waiting -= _answered(services, session, {o for o in folded if waiting and o > min(waiting)[0]})
     rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))

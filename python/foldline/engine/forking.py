@@ -75,6 +75,7 @@ def forked(
         labels=dict(labels),
         forked_from=session.session_id,
         open_run=None,
+        staged="",
         answers=0,
         answer_usage=Usage(),
         summary_totals=(),
@@ -108,6 +109,7 @@ def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> 
         carried_through=carried,
         prepared_through=min(session.prepared_through, carried),
         last_prepared=_prepared(session, past),
+        again=(),
         media_tokens=past.media_tokens,
     )
     gone = {s.offset for s in state.superseded}
@@ -119,7 +121,7 @@ def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> 
 def removed_calls(
     recorded: Sequence[CallUpdate], past: Past, made: Mapping[int, int]
 ) -> tuple[CallUpdate, ...]:  # fmt: skip
-    """Calls that were gone at an earlier revision and whose record names a later one, or none (R3).
+    """Calls that were gone at an earlier revision and whose record says otherwise, and the other way round (R3).
 
     Args:
         made: revision that made each call's row, by offset.
@@ -127,6 +129,10 @@ def removed_calls(
     active = {r.offset for r in past.rows}
     found = []
     for call in recorded:
+        if call.offset in past.folded and call.offset not in active and call.removed_by is not None:
+            if (call.offset, call.call_id) not in past.callers:
+                found.append(CallUpdate(call.offset, call.call_id, call.result_offset))
+            continue
         there = call.offset > past.through or call.offset in active or call.offset in past.folded
         if there or (call.removed_by is not None and call.removed_by <= past.revision):
             continue
@@ -135,12 +141,13 @@ def removed_calls(
 
 
 def _remover(offset: int, past: Past, made: int) -> int | None:
-    """The first of the rewrites since a row was there last."""
+    """The first edit or restore since a row was there last, in the list or folded."""
     remover = None
     for rewrite in reversed(past.rewrites):
-        if rewrite.revision < made or any(first <= offset <= last for first, last in rewrite.active):
+        had = (*rewrite.active, *(rewrite.record.discarded if rewrite.record else ()))
+        if rewrite.revision < made or any(first <= offset <= last for first, last in had):
             break
-        remover = rewrite.revision
+        remover = remover if rewrite.record else rewrite.revision
     return remover
 
 
@@ -182,10 +189,9 @@ def _cadence(session: Session, past: Past, counted: Mapping[int, int], threshold
     if fold is not None:
         # The answer to the boundary at which a fold was due comes after it.
         since, counted_then = fold.summary_offset, fold.boundary + (fold.trigger in ASKED)
-    answered = [run_id for offset, run_id in past.answers if since < offset <= past.through]
-    # Rows of no run are an import up to the first answer (§1 boundary).
-    imported = next((n for n, run_id in enumerate(answered) if run_id), len(answered)) if fold is None else 0
-    answers = imported + sum(1 for run_id in answered if run_id)
+    # Rows of no run count up to the first answer of one (§1 boundary).
+    first = next((offset for offset, run_id in past.answers if run_id), past.through + 1)
+    answers = sum(1 for o, run_id in past.answers if since < o <= past.through and (run_id or o < first))
     last_fold = fold.boundary if fold else None
     boundaries = min(record.boundaries, max(counted_then + answers, 0 if last_fold is None else last_fold + 1))
     # Without a later fold the last attempt may be of then, too.

@@ -51,6 +51,7 @@ def relist(
     sizes: Sizes,
     revision: int,
     callers: Mapping[tuple[int, str], CallState],
+    recorded: Sequence[CallUpdate] = (),
 ) -> Relisted:
     """Derives keys, calls, run and pins from the list ``after``.
 
@@ -60,10 +61,11 @@ def relist(
         folded: offsets that are folded in the lineage of the new revision.
         revision: the revision that the edit or restore makes; it is what removed calls name (R3).
         callers: the calls of ``open_folded``, as new, by (offset, id).
+        recorded: every call that the store has; those that are neither in the list nor folded are removed by it.
     """
     keys, gone = _system(after, sizes)
     calls = _calls(session, after, callers)
-    updates = (*_updates(before, after, folded, revision), *(CallUpdate(*name) for name in callers))
+    updates = (*_updates(recorded, after, folded, revision, callers), *(CallUpdate(*name) for name in callers))
     pinned = sum(sizes[r.offset][0] for r in after if r.pinned)
     changed = replace(session, system_keys=keys, superseded=gone, calls=calls, pinned_tokens=pinned)
     run, active = session.open_run, {r.offset for r in after}
@@ -120,17 +122,26 @@ def _calls(
 
 
 def _updates(
-    before: Sequence[Row], after: Sequence[Row], folded: AbstractSet[int], revision: int
-) -> tuple[CallUpdate, ...]:
+    recorded: Sequence[CallUpdate], after: Sequence[Row], folded: AbstractSet[int], revision: int,
+    waiting: AbstractSet[tuple[int, str]] | Mapping[tuple[int, str], CallState],
+) -> tuple[CallUpdate, ...]:  # fmt: skip
     active = {r.offset for r in after}
     final = {
         (b.call_offset, b.call_id): r.offset for r in after if isinstance(b := r.body, ToolResultRow) and not b.interim
     }
     updates = [
-        CallUpdate(r.offset, c.call_id, removed_by=revision)
-        for r in before
-        if r.offset not in active and r.offset not in folded
-        for c in calls_of(r.body)
+        CallUpdate(c.offset, c.call_id, c.result_offset, removed_by=revision)
+        for c in recorded
+        if c.removed_by is None and c.offset not in active and c.offset not in folded
+    ]
+    # A restore may bring back a fold that an earlier one took away, with its calls and their results.
+    updates += [
+        CallUpdate(c.offset, c.call_id, c.result_offset)
+        for c in recorded
+        if c.removed_by is not None
+        and c.offset in folded
+        and c.offset not in active
+        and (c.offset, c.call_id) not in waiting
     ]
     updates += [
         CallUpdate(r.offset, c.call_id, result_offset=final.get((r.offset, c.call_id)))

@@ -12,7 +12,7 @@ from foldline.domain.memory import MemoryEntry
 from foldline.domain.ports import Archive, Fork, Rewrite
 from foldline.domain.session import ClosedRun, Session
 from foldline.store.codec import decode
-from foldline.store.sqlite import memory, writes
+from foldline.store.sqlite import memory, projections, writes
 
 
 def write_fork(db: sqlite3.Connection, fork: Fork, now: float) -> Session:
@@ -58,6 +58,7 @@ def write_fork(db: sqlite3.Connection, fork: Fork, now: float) -> Session:
         "INSERT INTO tools SELECT ?, digest, tokens, bytes FROM tools WHERE session_key = ?",
         (key, source),
     )
+    projections.share(db, source, key, through)
     memory.share(db, source, key, revision)
     memory.show_only(db, key, fork.visible)
     return session

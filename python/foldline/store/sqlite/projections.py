@@ -144,6 +144,23 @@ def host_rows(db: sqlite3.Connection, key: int, row_ids: Sequence[str] | None) -
     return [HostRow(*row) for row in rows]
 
 
+def share(db: sqlite3.Connection, source: int, key: int, through: int) -> None:
+    """Gives a fork what its source knows of its host's rows and of its own summaries, up to an offset (X3).
+
+    What is staged waits for the source's host, and stays there.
+    """
+    db.execute(
+        "INSERT INTO host_row (session_key, row_id, part, offset) "
+        "SELECT ?, row_id, part, offset FROM host_row WHERE session_key = ? AND offset <= ?",
+        (key, source, through),
+    )
+    db.execute(
+        f"INSERT INTO projection (session_key, {_COLUMNS}) SELECT ?, {_COLUMNS} FROM projection "
+        "WHERE session_key = ? AND state = 'COMMITTED' AND summary_offset <= ? ORDER BY id",
+        (key, source, through),
+    )
+
+
 def import_session(db: sqlite3.Connection, key: int, archive: Archive) -> None:
     """Writes what an imported session knows of its host's rows and of the summaries that it issued."""
     put_host_rows(db, key, archive.host_rows)
