@@ -12,9 +12,10 @@ from foldline.commands.draft import Draft
 from foldline.commands.services import Services
 from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.models import COUNT_MAX, ModelInfo, Usage
+from foldline.domain.models import ModelInfo, Usage
 from foldline.domain.ports import MessageUsage
 from foldline.domain.rows import ModelRef
+from foldline.domain.session import Session
 from foldline.engine.usage import from_response, normalize
 
 
@@ -47,35 +48,18 @@ def of_messages(services: Services, model: ModelRef, usages: Sequence[MessageUsa
     for message in usages:
         info = services.model(replace(model, model=message.model) if message.model else model)
         one = normalize(info.type, message.usage, info.prices)
-        total = one if total is None else replace(plus(total, one), aggregated=True)
+        total = one if total is None else total.plus(one)
     return total
 
 
 def keep(draft: Draft, usages: Sequence[MessageUsage]) -> None:
     """Adds the usage that came on appended messages to the session's totals (R4): they are calls the host has made."""
-    if not usages:
-        return
-    total = of_messages(draft.services, draft.session.model, usages) or Usage()
-    draft.session = replace(
-        draft.session,
-        answers=draft.session.answers + len(usages),
-        answer_usage=plus(draft.session.answer_usage, total),
-    )
+    if usages:
+        total = of_messages(draft.services, draft.session.model, usages)
+        draft.session = counted(draft.session, total, calls=len(usages))
 
 
-def plus(total: Usage, one: Usage) -> Usage:
-    """Two usages added up; a number that neither states stays unknown."""
-
-    def added(a: int | None, b: int | None) -> int | None:
-        return None if a is None and b is None else min((a or 0) + (b or 0), COUNT_MAX)
-
-    cost = None if total.cost is None and one.cost is None else (total.cost or 0.0) + (one.cost or 0.0)
-    return Usage(
-        added(total.input_tokens, one.input_tokens),
-        added(total.output_tokens, one.output_tokens),
-        added(total.cached_input_tokens, one.cached_input_tokens),
-        cost,
-        total.currency or one.currency,
-        added(total.cache_write_tokens, one.cache_write_tokens),
-        added(total.reasoning_tokens, one.reasoning_tokens),
-    )
+def counted(session: Session, usage: Usage | None, *, calls: int) -> Session:
+    """The session's totals of its host's own calls with some more."""
+    total = session.answer_usage if usage is None else replace(session.answer_usage.plus(usage), aggregated=False)
+    return replace(session, answers=session.answers + calls, answer_usage=total)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from foldline.commands.answer_usage import decoded, of_body, of_messages, plus
+from foldline.commands.answer_usage import counted, decoded, of_body, of_messages
 from foldline.commands.draft import Draft
 from foldline.commands.host_owned import answers
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -242,12 +242,8 @@ def _counted_once(session: Session, prepared: Prepared, usage: Usage | None) -> 
     last = session.last_prepared
     if last is not None and last.prepare_id == prepared.prepare_id:
         last = replace(last, answered=True, metered=metered)
-    return replace(
-        session,
-        last_prepared=last,
-        answers=session.answers + (not prepared.answered),
-        answer_usage=session.answer_usage if usage is None or prepared.metered else plus(session.answer_usage, usage),
-    )
+    session = replace(session, last_prepared=last)
+    return counted(session, None if prepared.metered else usage, calls=int(not prepared.answered))
 
 
 def _usage(services: Services, answer: Answer, given: Input, model: ModelRef) -> Usage | None:

@@ -59,6 +59,23 @@ class Usage:
     reasoning_tokens: int | None = None
     aggregated: bool = False
 
+    def plus(self, other: Usage) -> Usage:
+        """Both as a sum over several calls; a number that neither states stays unknown."""
+
+        def added(one: int | None, two: int | None) -> int | None:
+            return None if one is None and two is None else min((one or 0) + (two or 0), COUNT_MAX)
+
+        return Usage(
+            input_tokens=added(self.input_tokens, other.input_tokens),
+            output_tokens=added(self.output_tokens, other.output_tokens),
+            cached_input_tokens=added(self.cached_input_tokens, other.cached_input_tokens),
+            cost=None if self.cost is None and other.cost is None else (self.cost or 0.0) + (other.cost or 0.0),
+            currency=self.currency or other.currency,
+            cache_write_tokens=added(self.cache_write_tokens, other.cache_write_tokens),
+            reasoning_tokens=added(self.reasoning_tokens, other.reasoning_tokens),
+            aggregated=True,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:

@@ -14,6 +14,7 @@ from typing import Any
 from foldline.domain.changes import replace
 from foldline.domain.enums import ModelType
 from foldline.domain.models import COUNT_MAX, Prices, Usage
+from foldline.engine.spending import priced
 
 Raw = Mapping[str, Any]
 
@@ -41,13 +42,14 @@ class _Counts:
 def normalize(model_type: ModelType, usage: Raw, prices: Prices | None = None) -> Usage:
     """Reads a provider's usage object; a count that is missing, or is none, is None. Zero input is unknown (XB6)."""
     counts = _read(model_type, usage)
-    cost = None if prices is None else _cost(counts.billed or counts, prices)
+    billed = counts.billed or counts
+    paid = priced(Usage(billed.input, billed.output, billed.cached), prices)
     return Usage(
         input_tokens=counts.input,
         output_tokens=counts.output,
         cached_input_tokens=counts.cached,
-        cost=cost,
-        currency=prices.currency if prices is not None and cost is not None else "",
+        cost=paid.cost,
+        currency=paid.currency,
         cache_write_tokens=counts.written,
         reasoning_tokens=counts.reasoning,
         aggregated=counts.aggregated or _many_calls(usage),
@@ -242,14 +244,6 @@ _SHAPES: tuple[tuple[Callable[[Raw], bool], Callable[[ModelType, Raw], _Counts]]
     (lambda usage: isinstance(usage.get("tokens"), Mapping), _cohere),
     (_has("cacheRead", "cacheWrite"), _plain),
 )
-
-
-def _cost(counts: _Counts, prices: Prices) -> float | None:
-    if counts.input is None or counts.output is None:
-        return None
-    cached = min(counts.cached or 0, counts.input)
-    millionths = (counts.input - cached) * prices.input + cached * prices.cached_input + counts.output * prices.output
-    return millionths / 1_000_000
 
 
 def _whole(total: int | None, *parts: int | None) -> int | None:

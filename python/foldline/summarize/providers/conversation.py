@@ -103,7 +103,7 @@ class Conversation:
             attempt += 1
         used = self._judges.usage(self._endpoint.kind, answer.body)
         if used is not None:
-            self.usage = used if self.usage is None else added(self.usage, used)
+            self.usage = used if self.usage is None else self.usage.plus(used)
         return answer
 
     def _wait(self, failure: CallFailed, attempt: int) -> float:
@@ -144,19 +144,3 @@ class Conversation:
 
 async def _unopened(model: str, ask: Ask, most: int) -> Answer:
     raise AssertionError("the endpoint is not open")
-
-
-def added(one: Usage, other: Usage) -> Usage:
-    """Two calls' usage as one; what neither names stays unknown."""
-    return Usage(
-        input_tokens=_sum(one.input_tokens, other.input_tokens),
-        output_tokens=_sum(one.output_tokens, other.output_tokens),
-        cached_input_tokens=_sum(one.cached_input_tokens, other.cached_input_tokens),
-        cache_write_tokens=_sum(one.cache_write_tokens, other.cache_write_tokens),
-        reasoning_tokens=_sum(one.reasoning_tokens, other.reasoning_tokens),
-        aggregated=True,
-    )
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None and other is None else (one or 0) + (other or 0)
