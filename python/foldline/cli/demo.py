@@ -15,7 +15,7 @@ import grpc
 from foldline.cli.play import Played, Player
 from foldline.config import Config
 from foldline.demo import session as shipped
-from foldline.domain.errors import FoldlineError
+from foldline.domain.errors import FoldlineError, Reason
 from foldline.formats.importers import Recording, Step, load
 from foldline.v1 import (
     compaction_pb2,
@@ -95,7 +95,7 @@ def _recordings(file: Path) -> list[Recording]:
     try:
         return load(file)
     except FoldlineError as error:
-        raise FoldlineError(error.reason, f"{file}: {error.message}") from None
+        raise FoldlineError(Reason.FORMAT_INVALID, f"{file}: {error.message}") from None
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from None
 
