@@ -1,12 +1,14 @@
 """Which rule is implemented where, and which tests hold it.
 
 The list of implemented rules is `docs/semantics.md`: each stands there as ``- **F2** …`` with its files in backticks.
-Code and tests say which rule they are about in docstrings, comments and test names, so nothing is listed twice. Known
-faults of such systems, which tests and code name ``XC1``, follow the rules in the table.
+Code and tests say which rule they are about in docstrings, comments and test names, so nothing is listed twice. Words
+of the document's first table are rules too, which tests name ``§1 unit``. Known faults of such systems, which tests and
+code name ``XC1``, follow the rules in the table.
 
     python scripts/rule_report.py            a table: rule, code, tests
     python scripts/rule_report.py F2 V10     only these rules
-    python scripts/rule_report.py --check    exit 1 where a rule lacks code or a test, or its files do not mention it
+    python scripts/rule_report.py --check    exit 1 where a rule lacks code or a test, is neither built nor said to be
+                                             open, or is not mentioned by its files
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import re
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +39,9 @@ SKIPPED = re.compile(r"/foldline/v1/.*_pb2|/v1/_third_party/|/third_party/|/gen/
 
 FAULT = re.compile(r"X[A-Z]\d+")
 ENTRY = re.compile(r"^- \*\*([A-Z]+\d+|\d\.\d)\*\* ", re.MULTILINE)
+WORD = re.compile(r"^\| ([a-z][a-zA-Z, ]*) \|.*\| (`.*`) \|$", re.MULTILINE)
+OPEN = re.compile(r"^\| ([^|]*[A-Z]\d[^|]*) \|", re.MULTILINE)
+SECTION = re.compile(r"§(13|1 [a-zA-Z]+(?: [a-z]+)*)")
 PATH = re.compile(r"`([\w./-]+\.(?:py|rs|sql|go|json|proto))`")
 ID = re.compile(r"(?<![\w.])(?:(X?[A-Z])(\d{1,2})(?:\s?[-–]\s?\1?(\d{1,2}))?|([1-9]\.[1-9]))(?!\w|\.\d)")
 NAME = re.compile(r"(?<![a-z0-9])(x?[a-z]\d{1,2}|\d_\d)(?![a-z0-9])")
@@ -50,6 +55,15 @@ def ids_in(text: str) -> Iterator[str]:
             continue
         numbers = range(int(first), int(last or first) + 1)
         yield from (f"{letter}{n}" for n in numbers)
+
+
+def words_in(text: str, words: Collection[str]) -> Iterator[str]:
+    """Words of the document's table that a text names: ``§1 continued run``; and ``§13``, which has no ids."""
+    for found in SECTION.findall(text):
+        said = found.split()
+        longest = next((" ".join(said[:n]) for n in range(len(said), 0, -1) if f"§{' '.join(said[:n])}" in words), "")
+        if longest:
+            yield f"§{longest}"
 
 
 def ids_of_name(name: str) -> Iterator[str]:
@@ -82,7 +96,24 @@ def documented(text: str) -> dict[str, Rule]:
         end = re.compile(r"^(- \*\*|#)", re.MULTILINE).search(text, entry.end())
         body = text[entry.end() : end.start() if end else len(text)]
         rules[entry[1]] = Rule(named=[resolve(p) for p in PATH.findall(body)])
-    return rules
+    words = {
+        f"§1 {word}": Rule(named=[resolve(p) for p in PATH.findall(cells)])
+        for names, cells in WORD.findall(text)
+        for word in names.split(", ")
+    }
+    events = {"§13": Rule()} if re.search(r"^## 13 ", text, re.MULTILINE) else {}
+    return words | rules | events
+
+
+def gaps(text: str) -> Iterator[str]:
+    """Ids that are missing between the first and the last of their letter: neither built nor said to be open."""
+    said = {m[1] for m in ENTRY.finditer(text)}
+    said |= {rule for cell in OPEN.findall(text) for rule in ids_in(cell)}
+    last: dict[str, int] = {}
+    for rule in said:
+        if rule[0].isalpha():
+            last[rule[0]] = max(last.get(rule[0], 0), int(rule[1:]))
+    yield from (f"{letter}{n}" for letter in sorted(last) for n in range(1, last[letter]) if f"{letter}{n}" not in said)
 
 
 def resolve(path: str) -> str:
@@ -91,7 +122,7 @@ def resolve(path: str) -> str:
     return str(inside) if (ROOT / inside).exists() else path
 
 
-def python_mentions(source: str) -> Iterator[tuple[str, str]]:
+def python_mentions(source: str, words: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """(rule, function or class or "") of every comment, string and test name; numbers and names are no mention."""
     spans = [
         (node.lineno, node.end_lineno or node.lineno, node.name)
@@ -103,7 +134,8 @@ def python_mentions(source: str) -> Iterator[tuple[str, str]]:
         yield from ((rule, owner(spans, start)) for rule in ids_of_name(name))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
-            yield from ((rule, owner(spans, token.start[0])) for rule in ids_in(token.string))
+            found = (*ids_in(token.string), *words_in(token.string, words))
+            yield from ((rule, owner(spans, token.start[0])) for rule in found)
 
 
 def owner(spans: Iterable[tuple[int, int, str]], line: int) -> str:
@@ -125,22 +157,23 @@ def files(patterns: Iterable[str]) -> Iterator[Path]:
                 yield path
 
 
-def mentions(path: Path) -> Iterator[tuple[str, str]]:
+def mentions(path: Path, words: Collection[str]) -> Iterator[tuple[str, str]]:
     source = path.read_text()
-    return python_mentions(source) if path.suffix == ".py" else comment_mentions(source)
+    return python_mentions(source, words) if path.suffix == ".py" else comment_mentions(source)
 
 
 def report() -> dict[str, Rule]:
     """Every documented rule, in the document's order, with what mentions it; then the faults that are mentioned."""
     rules = documented((ROOT / DOC).read_text())
+    words = {name for name in rules if name.startswith("§")}
     for path in files(CODE):
         where = str(path.relative_to(ROOT))
-        for rule, _ in mentions(path):
+        for rule, _ in mentions(path, words):
             if known(rules, rule) and not path.name.endswith("_test.go"):
                 rules[rule].code.add(where)
     for path in files(TESTS):
         where = str(path.relative_to(ROOT))
-        for rule, name in mentions(path):
+        for rule, name in mentions(path, words):
             if known(rules, rule):
                 rules[rule].tests[where].add(name)
     mentioned = sorted(name for name, rule in rules.items() if not rule.listed)
@@ -157,18 +190,24 @@ def faults(rules: dict[str, Rule]) -> Iterator[str]:
     """What is wrong: a rule without code or test, and files of the document that are gone or do not mention it."""
     if not rules:
         yield f"{DOC} lists no rules"
+    yield from (f"{name}: neither built nor said to be open" for name in gaps((ROOT / DOC).read_text()))
     for name, rule in rules.items():
         if not rule.listed:
             continue
         if not rule.code and not rule.named:
             yield f"{name}: no code mentions it"
-        if not rule.tests:
+        if not any(is_test(path) for path in rule.tests):
             yield f"{name}: no test mentions it"
         for path in rule.named:
             if not (ROOT / path).exists():
                 yield f"{name}: {path} does not exist"
-            elif Path(path).suffix != ".json" and path not in rule.code:
+            elif Path(path).suffix != ".json" and path not in rule.code and not name.startswith("§"):
                 yield f"{name}: {path} does not mention it"
+
+
+def is_test(path: str) -> bool:
+    """Whether a file holds tests, rather than what they share."""
+    return Path(path).name.startswith("test_") or Path(path).suffix in (".rs", ".go")
 
 
 def table(rules: dict[str, Rule]) -> Iterator[str]:

@@ -166,7 +166,7 @@ def test_what_stays_says_what_a_row_belongs_to(client: Client, name: str, script
 
 
 def test_1_offset_is_given_once_whatever_becomes_of_the_list(client: Client, name: str) -> None:
-    """§1 row, archive: folds, edits and restores take rows out of the list, and none out of the archive."""
+    """§1 offset; §1 active list; §1 archive: folds, edits and restores take rows out of the list, none out of it."""
     host = Script(client, name, **PLAIN).play("U A U A")
     early = host.get().session.revision
     host.play("# U A")
@@ -262,6 +262,7 @@ def test_1_boundary_counts_requests_over_all_runs_and_is_persisted(client: Clien
 def test_1_check_is_in_run_once_the_run_has_an_assistant_row(
     in_run: bool, request_rows: tuple[int, ...], rounds: int
 ) -> None:
+    """§1 check."""
     words = "U A U" + " A@r1" * rounds
     found = analyze(snapshot(words, run="r1", request=request_rows))
     assert bool(found.rounds) == in_run

@@ -1,4 +1,4 @@
-"""Loops and thrash: XA1-XA14, as a host would meet them.
+"""Loops and thrash, as a host would meet them.
 
 XA8 (a plugin that empties an account) is the spend guards' (C6), and is asked where a paid source is configured.
 """

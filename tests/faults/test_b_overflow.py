@@ -1,4 +1,4 @@
-"""Overflow inside or after compaction, and its detection: XB2-XB22, as a host would meet them.
+"""Overflow inside or after compaction, and its detection, as a host would meet them.
 
 XB1 (a summarizer's prompt that is too big) is the provider source's, which sizes its input (S4).
 """

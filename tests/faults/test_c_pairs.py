@@ -1,4 +1,4 @@
-"""Orphaned calls and results, parallel calls: XC1-XC17, held by what the endpoints refuse (R5, V4, F6).
+"""Orphaned calls and results, parallel calls, held by what the endpoints refuse (R5, V4, F6).
 
 XC18 (a server tool's result without its call) is in ``tests/unit/engine/test_render.py``. XC19 is XC11 in another
 system.

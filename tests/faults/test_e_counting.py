@@ -1,4 +1,4 @@
-"""Token counting: XE6-XE16. XE1, XE3 and XE4 are in ``tests/unit/engine/test_usage.py``."""
+"""Token counting. XE1, XE3 and XE4 are in ``tests/unit/engine/test_usage.py``."""
 
 from __future__ import annotations
 

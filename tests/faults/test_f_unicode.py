@@ -1,4 +1,4 @@
-"""Unicode: XF1-XF4. XF5 is in ``tests/unit/formats/test_reading.py``, XF6 in ``test_memory_backfill``."""
+"""Unicode. XF5 is in ``tests/unit/formats/test_reading.py``, XF6 in ``test_memory_backfill``."""
 
 from __future__ import annotations
 

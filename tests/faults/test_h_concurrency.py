@@ -1,4 +1,4 @@
-"""Concurrency: XH1-XH8, with a source that writes when it is told to."""
+"""Concurrency, with a source that writes when it is told to."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_name_begins_with_its_rules(reporter: ModuleType, name: str, ids: list
     assert list(reporter.ids_of_name(name)) == ids
 
 
-DOCUMENT = "## 1\n\n- **P3** History. `engine/rules.py`\n- **4.3** Anchor.\n"
+DOCUMENT = "## 1\n\n- **P3** History. `engine/rules.py`\n- **4.3** Anchor.\n| P1, P2 | not yet |\n"
 CODE = 'def measure() -> float:\n    """P3."""\n    return 4.3\n\n\n# 4.3: why\n'
 TEST = 'def test_p3_example() -> None:\n    """4.3."""\n'
 
@@ -80,6 +80,15 @@ TEST = 'def test_p3_example() -> None:\n    """4.3."""\n'
         (DOCUMENT, CODE.replace('"""P3."""', ""), TEST, ["P3: python/foldline/engine/rules.py does not mention it"]),
         (DOCUMENT.replace("rules.py", "gone.py"), CODE, TEST, ["P3: engine/gone.py does not exist"]),
         ("no rules", CODE, TEST, ["docs/semantics.md lists no rules"]),
+        (
+            DOCUMENT.replace("- **4.3**", "- **P6** Bytes.\n- **4.3**"),
+            CODE + "# P6\n",
+            TEST + "# P6\n",
+            ["P4: neither built nor said to be open", "P5: neither built nor said to be open"],
+        ),
+        (DOCUMENT.replace("| P1, P2 |", "| P2 |"), CODE, TEST, ["P1: neither built nor said to be open"]),
+        (DOCUMENT + "\n| unit | moves as one | `engine/rules.py` |\n", CODE, TEST, ["§1 unit: no test mentions it"]),
+        (DOCUMENT + "\n| unit | moves as one | `engine/rules.py` |\n", CODE, TEST + "# §1 unit: two rows\n", []),
     ],
 )
 def test_what_is_missing_is_named_and_fails(
