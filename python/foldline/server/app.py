@@ -40,7 +40,7 @@ from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
 from foldline.store.sqlite.store import SqliteStore
 from foldline.summarize.extractive import ExtractiveSummarizer
-from foldline.summarize.providers import Judges, provider_from
+from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
 from foldline.v1 import compaction_service_pb2, session_service_pb2
 
 log = structlog.get_logger(__name__)
@@ -211,10 +211,13 @@ class Server:
     def upkeep(self, stopped: threading.Event) -> None:
         """Until ``stopped``: watches the store, and forgets what need not be repeated any more (W2).
 
-        First it compiles the rules of requests that no agent's loop waits for, which ``ready`` leaves out.
+        First it does what ``ready`` leaves out because no agent's loop waits for it yet: it compiles the rules of
+        further requests and imports the SDKs of providers.
         """
         for kind in _request_kinds(self._names):
             compile_rules(kind)
+        if isinstance(self.services.sources.provider, ProviderSummarizer):
+            self.services.sources.provider.load()
         purged = float("-inf")
         while not stopped.wait(PING_SECONDS):
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import sys
 import threading
 import time
 import traceback
@@ -17,8 +18,8 @@ from foldline.config import Config, ConfigError
 from foldline.domain.enums import FailureKind, SourceBoundKind, SummarySource
 from foldline.domain.rows import ModelRef
 from foldline.summarize.packing import HEADINGS
+from foldline.summarize.providers import ProviderSummarizer, provider_from
 from foldline.summarize.providers import openai as openai_api
-from foldline.summarize.providers import provider_from
 
 from tests.support.providers import Does, FakeProvider
 from tests.unit.summarize.asked import JUDGES, KINDS, asking, failure, summarizer, taken
@@ -265,7 +266,7 @@ class TestKeys:
         assert [r.headers["authorization"] for r in fake.received] == ["Bearer first-key", "Bearer second-key"]
         file.unlink()
         failed = failure(source, asking(SOURCE))
-        assert (failed.detail, failed.model, fake.calls) == ("the key of p cannot be read", ModelRef(), 2)
+        assert (failed.detail, failed.model, fake.calls) == ("p: its key cannot be read", ModelRef(), 2)
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -297,9 +298,20 @@ class TestKeys:
 def test_a_missing_sdk_stops_the_start_with_the_command_that_installs_it(
     kind: str, module: str, extra: str, fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, module, None)
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"providers.p needs .* pip install 'foldline\[{extra}\]'"):
         summarizer(fake, kind)
+
+
+def test_an_sdk_that_breaks_later_fails_the_summary_and_not_the_server(
+    fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = summarizer(fake)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert isinstance(source, ProviderSummarizer)
+    source.load()
+    failed = failure(source, asking(SOURCE))
+    assert (failed.detail, failed.model, fake.calls) == ("p: its SDK cannot be imported", ModelRef(), 0)
 
 
 class TestWhoWrites:

@@ -54,6 +54,14 @@ class ProviderSummarizer:
     def __init__(self, providers: Mapping[str, Configured], judges: Judges, backoff: float = 0.5) -> None:
         self._providers, self._judges, self._backoff = dict(providers), judges, backoff
 
+    def load(self) -> None:
+        """Imports the SDKs ahead of the first summary, which would wait seconds for them."""
+        for provider in self._providers.values():
+            try:
+                provider.endpoint.load()
+            except ImportError as error:
+                log.error("an SDK cannot be imported", provider=provider.name, what=str(error))
+
     def summarize(self, request: SummaryRequest) -> SummaryResult:
         """Writes a summary of at most ``request.budget`` tokens, plus an appendix of at most ``request.appendix``.
 
@@ -99,8 +107,8 @@ class ProviderSummarizer:
             by.endpoint.load()
         except (ConfigError, ImportError) as error:
             log.error("a provider cannot be used", provider=by.name, what=str(error))
-            what = "key" if isinstance(error, ConfigError) else "SDK"
-            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"the {what} of {by.name} cannot be read") from None
+            what = "key cannot be read" if isinstance(error, ConfigError) else "SDK cannot be imported"
+            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"{by.name}: its {what}") from None
         talk = Conversation(
             by.name, by.endpoint, model, self._judges, retries=request.retries, backoff=self._backoff,
             deadline=time.monotonic() + request.timeout,
