@@ -136,7 +136,9 @@ def removed_calls(
         there = call.offset > past.through or call.offset in active or call.offset in past.folded
         if there or (call.removed_by is not None and call.removed_by <= past.revision):
             continue
-        found.append(CallUpdate(call.offset, call.call_id, removed_by=_remover(call.offset, past, made[call.offset])))
+        result = call.result_offset if (call.result_offset or 0) <= past.through else None
+        remover = _remover(call.offset, past, made[call.offset])
+        found.append(CallUpdate(call.offset, call.call_id, result, removed_by=remover))
     return tuple(found)
 
 

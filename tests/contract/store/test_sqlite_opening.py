@@ -10,11 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason, StoreLocked
+from foldline.domain.memory import MemoryFilter
+from foldline.domain.ports import Fork
 from foldline.store import SqliteStore
+from foldline.store.codec import encode
+from foldline.store.lexical import segment
 from foldline.store.sqlite.migrate import Migration, migrate, packaged_migrations
 
-from tests.contract.store.records import Scribe
+from tests.contract.store.records import Scribe, entry, record, row, session
 
 HOLD = """
 import sys
@@ -232,3 +237,58 @@ def test_a_copy_of_the_files_taken_while_open_is_a_store(tmp_path: Path) -> None
         assert found.count_rows(scribe.key) == 61
     finally:
         found.close()
+
+
+def test_a_store_of_before_forks_goes_on_and_its_sessions_fork(tmp_path: Path) -> None:
+    """What the first schema held is found as before, and each segment belongs to the fold that published it."""
+    path = tmp_path / "foldline.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    migrate(db, packaged_migrations()[:1], 0.0)
+    state = session("s", revision=3, next_offset=5)
+    db.execute(
+        "INSERT INTO session (key, tenant, session_id, next_offset, revision, state) VALUES (1, 'acme', 's', 5, 3, ?)",
+        (encode(state),),
+    )
+    for each in (row(1, 1), row(2, 1), row(3, 2), row(4, 3)):
+        db.execute(
+            "INSERT INTO archive_row (session_key, offset, kind, run_id, pinned, tokens, bytes, revision, body) "
+            "VALUES (1, ?, 3, '', 0, 10, 100, ?, ?)",
+            (each.offset, each.revision, each.body),
+        )
+    rewrites = [
+        (0, "CREATED", (), None),
+        (2, "FOLD", ((2, 2),), record("f1", [1], 2)),
+        (3, "FOLD", (), record("f2", [2, 3], 3)),
+    ]
+    for revision, kind, active, fold in rewrites:
+        db.execute(
+            "INSERT INTO rewrite (session_key, revision, kind, parent_revision, digest, time, note, active, record) "
+            "VALUES (1, ?, ?, 0, 'd', 0.0, '', ?, ?)",
+            (revision, kind, encode(active), fold and encode(fold)),
+        )
+    for number, each in enumerate((entry(1, 0, "walnut"), entry(2, 0, "walnut parrot")), 1):
+        db.execute(
+            "INSERT INTO memory_entry (id, session_key, offset, chunk, visible, kind, role, byte_start, byte_end, "
+            "length, call_id, create_time) VALUES (?, 1, ?, 0, 1, ?, ?, 0, 9, 1, '', '')",
+            (number, each.offset, each.kind.value, each.role.value),
+        )
+        db.execute("INSERT INTO memory_text VALUES (?, ?, '', ?)", (number, each.terms, each.text))
+        index = segment([each])
+        db.execute("INSERT INTO memory_segment VALUES (1, ?, 1, ?)", (number, sum(index.lengths)))
+        for stem, postings in index.postings.items():
+            db.execute("INSERT INTO memory_posting VALUES (1, ?, ?, ?)", (number, stem, postings))
+    db.close()
+
+    store = SqliteStore(path)
+    try:
+        assert [r.body for r in store.archive(1, 0, 9)] == [row(o, 1).body for o in (1, 2, 3, 4)]
+        hits = store.search_lexical(1, ["walnut"], MemoryFilter(), 9)
+        assert sorted(e.entry.offset for e in store.memory_entries(1, [i for i, _ in hits])) == [1, 2]
+        past = store.fork_session(Fork(1, replace(state, session_id="f", revision=2, next_offset=4)), None)
+        assert store.count_rows(past.key) == 3
+        assert [store.memory_at(past.key, o) for o in (1, 2)] == [store.memory_at(1, 1), []]
+        store.delete_session(1)
+        assert [r.offset for r in store.archive(past.key, 0, 9)] == [1, 2, 3]
+        assert [len(store.memory_at(past.key, o)) for o in (1, 2)] == [1, 0]
+    finally:
+        store.close()
