@@ -21,7 +21,7 @@ from foldline.summarize.written import Sections, bare, sections_of
 log = structlog.get_logger(__name__)
 
 _TOO_LARGE = (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE)
-_LOGGED_CHARS = 400
+_READ_BYTES, _LOGGED_CHARS = 16_384, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,10 @@ class Conversation:
             SummaryFailed: it is not: because of its kind, because it was tried enough, or for want of time.
         """
         kind = self._judges.refusal(failure.status, failure.body) if failure.status else RefusalKind.OTHER
+        said = failure.body[:_READ_BYTES].decode("utf-8", "replace")
         log.warning(
             "a summary's call failed", provider=self._name, model=self._model.model, what=failure.what,
-            kind=kind, attempt=attempt + 1, said=self._mask(failure.body.decode("utf-8", "replace"))[:_LOGGED_CHARS],
+            kind=kind, attempt=attempt + 1, said=self._mask(said)[:_LOGGED_CHARS],
         )  # fmt: skip
         too_large = failure.status == 413 and kind is not RefusalKind.RATE_LIMITED
         if kind in _TOO_LARGE or too_large:

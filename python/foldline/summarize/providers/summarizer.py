@@ -122,7 +122,8 @@ class ProviderSummarizer:
         try:
             sections, bound = run(calls, seconds=request.timeout, cancelled=request.cancelled)
         except SummaryFailed as failure:
-            failure.usage = talk.usage
+            # Calls that went on beside the one that failed, or before what failed without one, are paid for too.
+            failure.usage, failure.model = talk.usage, model if talk.called else ModelRef()
             raise
         except Cancelled:
             talk.fail(FailureKind.CANCELLED, "nobody waits for the summary any more")
