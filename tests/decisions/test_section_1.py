@@ -143,6 +143,7 @@ REQUEST = [
     ("§1 continued run", "takes over the request", "U A >r1:U *r1 >r2 A@r2 #", "K 3 4"),
     ("§1 continued run", "and its rounds", "U A >r1:U A(c)@r1 R(c)@r1 >r1 =r1:failed >r2 A@r2 # #", "3 K 6"),
     ("§1 continued run", "and its user rows", "U A >r1:U A@r1 U@r1 >r1 =r1:failed >r2 A@r2 # #", "3 K 5 6"),
+    ("§1 continued run", "also those of none that steered it", "U A >r1:U A@r1 U >r1 A@r1 =r1 >r2 A@r2 # #", "3 K 5 7"),
     ("§1 continued run", "twice over", "U A >r1:U A@r1 >r1 =r1 >r2 A@r2 >r2 =r2 >r3 A@r3 # #", "3 K 6"),
     ("§1 continued run", "not one with a request of its own", "U A >r1:U A@r1 >r1 =r1 >r2:U A@r2 #", "K 5 6"),
     (

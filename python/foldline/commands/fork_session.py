@@ -77,7 +77,7 @@ def fork_session(services: Services, caller: Caller, new: NewFork) -> SessionVie
             run = live.session.open_run
             fork = Fork(
                 live.session.key, state, calls,
-                closed_runs=(ClosedRun(run.run_id, RunOutcome.CANCELLED, run.request),) if run else (),
+                closed_runs=(ClosedRun(run.run_id, RunOutcome.CANCELLED, run.asked),) if run else (),
                 visible=visible_ranges(folded, (*offsets, *expand(session.again))),
             )  # fmt: skip
             services.store.fork_session(fork, remember(services, caller, new.request_id, session_id))

@@ -127,6 +127,7 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
         request: offsets of the run's request, in list order; never folds while the run is open. ``request_tokens`` is
             their raw sum.
         continues: the run whose request this one took over, or empty.
+        steering: offsets of user rows that came behind its first assistant row, with its id or none (§1 turn).
         rounds: assistant rows of this run so far; 0 means that its checks are whole.
         paused: the assistant row that waits for the continuation of a server tool, 0 for none: what comes while it
             waits stands behind its continuation (R5).
@@ -146,6 +147,12 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: int = 0
     ledger: tuple[LedgerCall, ...] = ()
     share: Share | None = None
+    steering: tuple[int, ...] = ()
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """What a run that continues this one takes over: its request and the user rows that steered it (§1)."""
+        return (*self.request, *self.steering)
 
 
 class CallState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -287,7 +294,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClosedRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A run id that is spent; never reopened (§1)."""
+    """A run id that is spent; never reopened (§1). ``request`` is what a run that continues it takes over."""
 
     run_id: str
     outcome: RunOutcome

@@ -116,14 +116,19 @@ class _Work:
                     self.unanswered[call.call_id].append(place)
         run = session.open_run
         self.run_id = run.run_id if run else ""
+        self.steers = {"", run.run_id, run.continues} if run else set[str]()
         self.request: list[int] = []
+        self.steering: list[int] = []
         self.rounds = run.rounds if run else 0
         self.paused = run.paused if run else 0
 
     def state(self) -> Session:
         run = self.session.open_run
         if run is not None:
-            run = replace(run, request=(*run.request, *self.request), rounds=self.rounds, paused=self.paused)
+            run = replace(
+                run, request=(*run.request, *self.request), steering=(*run.steering, *self.steering),
+                rounds=self.rounds, paused=self.paused,
+            )  # fmt: skip
         calls = tuple(c for c in self.calls if c is not None)
         keys = tuple(self.keys.values())
         return replace(self.session, next_offset=self.next_offset, open_run=run, calls=calls, system_keys=keys)
@@ -237,6 +242,8 @@ class _Work:
             self.paused = (self.paused or row.offset) if facts.paused else 0
         elif self.rounds == 0 and joins_request(facts.kind, facts.late):
             self.request.append(row.offset)
+        elif facts.kind == RowKind.USER and row.run_id in self.steers:
+            self.steering.append(row.offset)
 
 
 def joins_request(kind: RowKind, late: bool) -> bool:

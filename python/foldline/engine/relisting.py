@@ -72,7 +72,7 @@ def relist(
     if run is None:
         return Relisted(changed, updates, None)
     if not active.issuperset(run.request):
-        closed = ClosedRun(run.run_id, RunOutcome.CANCELLED, run.request)
+        closed = ClosedRun(run.run_id, RunOutcome.CANCELLED, run.asked)
         return Relisted(replace(close_run_calls(changed, run), open_run=None), updates, closed)
     rounds = sum(1 for r in after if isinstance(r.body, AssistantRow) and r.run_id == run.run_id)
     folded_rounds = run.rounds - sum(1 for r in before if isinstance(r.body, AssistantRow) and r.run_id == run.run_id)

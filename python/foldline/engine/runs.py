@@ -98,7 +98,7 @@ def close_run(session: Session, outcome: RunOutcome) -> tuple[Session, ClosedRun
     run = session.open_run
     if run is None:
         raise FoldlineError(Reason.RUN_NOT_OPEN, "no run is open")
-    return replace(close_run_calls(session, run), open_run=None), ClosedRun(run.run_id, outcome, run.request)
+    return replace(close_run_calls(session, run), open_run=None), ClosedRun(run.run_id, outcome, run.asked)
 
 
 def require_open(session: Session, run_id: str) -> OpenRun:
