@@ -283,6 +283,8 @@ class Questions(Boundaries):
 
         imported = stubs.session.ImportSession(parts())
         require(imported.rows == len(state.archive), "W4", f"{imported.rows} rows imported of {len(state.archive)}")
+        # The two go apart from here: what was being written ahead of need has ended in the import, not in the other.
+        log = state.log_copy()
         old = state.id
         state.id = new_id
         self.look.settle(state, thorough=True)
@@ -295,4 +297,5 @@ class Questions(Boundaries):
             state.prepared, scene.repeats = "", []
         else:
             state.id = old
+            state.event, state.started, state.ahead, state.ended = log
         self.call(None, stubs.session.DeleteSession, session_service_pb2.DeleteSessionRequest(session_id=gone))

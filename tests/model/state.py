@@ -122,6 +122,10 @@ class State:
         self.numbers += 1
         return f"{prefix}{self.numbers}"
 
+    def log_copy(self) -> tuple[int, dict[str, int], set[str], set[str]]:
+        """How far the events were read, and which folds they started, wrote ahead of need, and ended."""
+        return self.event, dict(self.started), set(self.ahead), set(self.ended)
+
     def kind(self, offset: int) -> str:
         return self.archive[offset].kind
 
