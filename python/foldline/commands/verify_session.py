@@ -104,10 +104,9 @@ class _Replay:
         for offset in () if self.hosted else range(1, self.session.next_offset):
             if offset not in self.rows:
                 self.fault("R1", f"row {offset} is missing from the archive", offset)
-        for rewrite in self.rewrites:
-            if rewrite.revision > self.session.revision:
-                detail = f"rewrite {rewrite.revision} is beyond the session's revision {self.session.revision}"
-                self.fault("V10", detail, revision=rewrite.revision)
+        for beyond in (r.revision for r in self.rewrites if r.revision > self.session.revision):
+            detail = f"rewrite {beyond} is beyond the session's revision {self.session.revision}"
+            self.fault("V10", detail, revision=beyond)
         by_revision = {r.revision: r for r in self.rewrites if r.kind is not RevisionKind.CREATED}
         appended: dict[int, list[StoredRow]] = {}
         for row in self.rows.values():
