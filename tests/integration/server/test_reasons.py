@@ -402,7 +402,8 @@ def _raised_metadata() -> Iterator[tuple[str, str, set[str]]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "FoldlineError":
                 reason = node.args[0] if node.args else None
-                if isinstance(reason, ast.Attribute):
+                # One that is passed on with more words has been looked at where it was raised.
+                if isinstance(reason, ast.Attribute) and ast.unparse(reason.value) == "Reason":
                     yield f"{path.name}:{node.lineno}", reason.attr, {k.arg for k in node.keywords if k.arg}
 
 
