@@ -1,6 +1,6 @@
 """Loops and thrash, as a host would meet them.
 
-XA8 (a plugin that empties an account) is the spend guards' (C6), and is asked where a paid source is configured.
+XA8 (a plugin that empties an account) is in ``tests/integration/test_provider_summaries.py``, where a source costs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Overflow inside or after compaction, and its detection, as a host would meet them.
 
-XB1 (a summarizer's prompt that is too big) is the provider source's, which sizes its input (S4).
+XB1 (a summarizer's prompt that is too big) is in ``tests/integration/test_provider_summaries.py``.
 """
 
 from __future__ import annotations

@@ -185,6 +185,7 @@ class TestFolds:
         assert "Mind the ports.\n\nMind the prices." in world.fake.received[0].user
 
     def test_s4_a_history_over_the_models_window_is_trimmed_or_mapped(self, world: World) -> None:
+        """XB1, XB2: the prompt is sized for the model that writes, and the record says how."""
         for oversize, kind in (("TRIM", "TRIMMED"), ("MAP", "MAPPED")):
             world.fake.received.clear()
             host = near(world.client, turns=45, summary={"oversize": policy_pb2.Oversize.Value(f"OVERSIZE_{oversize}")})
@@ -360,7 +361,7 @@ class TestFailures:
 
 
 class TestBudgets:
-    """C6: attempts that called a paid source, committed or not."""
+    """C6, XA8: attempts that called a paid source, committed or not."""
 
     def test_paid_folds_an_hour(self, world: World) -> None:
         host = near(world.client, max_paid_folds_per_hour=1, min_boundaries_between=0)
