@@ -175,8 +175,12 @@ class HostedHost:
 
     def found(self, query: str, limit: int = 20) -> list[int]:
         """Offsets of hits."""
+        return [offset for offset, _ in self.hits(query, limit)]
+
+    def hits(self, query: str, limit: int = 20) -> list[tuple[int, str]]:
+        """(offset, text) of hits."""
         request = memory_service_pb2.SearchMemoryRequest(session_id=self.id, query=query, limit=limit)
-        return [hit.offset for hit in self.client.memory.SearchMemory(request).hits]
+        return [(hit.offset, hit.text) for hit in self.client.memory.SearchMemory(request).hits]
 
     def verify(self) -> session_service_pb2.VerifySessionResponse:
         return self.client.session.VerifySession(session_service_pb2.VerifySessionRequest(session_id=self.id))

@@ -76,7 +76,8 @@ class StagedFold:
         entries: the memory projection (V8), invisible until the commit.
         discarded: the host's ids of what folds, in order; ``before`` is that of the kept row that the summary stands
             before, empty for the end.
-        list_rows, list_digest: the list that it was made from.
+        list_rows, list_digest: the list that it was made from, its pins included; ``run_start`` and ``run_id`` are of
+            the run that was open.
         threshold: T that what is left is judged by (C3); ``summary_tokens`` after the factor.
         barred: a successor wrote the summary (S2).
     """
@@ -93,6 +94,7 @@ class StagedFold:
     threshold: int
     summary_tokens: int
     barred: bool = False
+    run_start: str = ""
     run_id: str = ""
 
 

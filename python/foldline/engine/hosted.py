@@ -191,7 +191,7 @@ class _Reader:
     def _open(self, position: int) -> None:
         # The run of every call before it has ended: a result that comes now is late (R3).
         calls = tuple(c if c.answered else replace(c, closed=True) for c in self.state.calls)
-        run_id = self.sent.run_id or f"from {self.sent.open_run_start}"
+        run_id = self.sent.run_id or _named_by(self.sent.open_run_start)
         run = OpenRun(run_id, opened_boundary=0, opened_offset=position + 1, last_active=self.now)
         self.state = replace(self.state, calls=calls, open_run=run)
 
@@ -276,6 +276,11 @@ def _answering(body: RowBody, at: Callable[[int], int]) -> RowBody:
 
 def _of_run(new: NewRow, run_id: str) -> NewRow:
     return new if new.run_id == run_id else msgspec.structs.replace(new, run_id=run_id)
+
+
+def _named_by(row_id: str) -> str:
+    """A run's id from that of its first row, which may hold what no run id may."""
+    return "run-" + hashlib.sha256(row_id.encode()).hexdigest()[:24]
 
 
 def _start(sent: HostList) -> int | None:

@@ -219,7 +219,7 @@ class _Boundary:
         if decision.trigger is None or own or not draft.session.staged:
             return None
         staged = self.services.store.staged_projection(draft.session.key)
-        if staged is None or not self.view.begins_with(staged[1].list_rows, staged[1].list_digest):
+        if staged is None or not self.view.grew_behind(staged[1]):
             return None
         since = sum(f.tokens for f in self.view.facts[staged[1].list_rows :] if not f.superseded)
         left = staged[1].record.tokens_after + factors.apply(found.factor, since) + found.report.parts.tools

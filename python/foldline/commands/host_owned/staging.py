@@ -171,11 +171,12 @@ class _Stage:
             discarded=tuple(view.sent.row_ids[i] for i in discarded),
             before=self._id_before(),
             list_rows=len(view.names),
-            list_digest=view.digest(len(view.names)),
+            list_digest=view.pinned_digest(len(view.names)),
             threshold=self.request.limits.threshold,
             summary_tokens=int(self.row.tokens * self.attempt.snapshot.factor),
             barred=self._is_barred(),
-            run_id=self.session.open_run.run_id if self.session.open_run else "",
+            run_start=view.sent.open_run_start,
+            run_id=view.transcript.open_run.run_id if view.transcript.open_run else "",
         )
 
     def _id_before(self) -> str:

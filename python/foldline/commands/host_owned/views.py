@@ -21,7 +21,7 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import RowFacts, Snapshot, facts_of
 from foldline.domain.ports import CallUpdate
-from foldline.domain.projections import Projection, ProjectionState, digest_of_text
+from foldline.domain.projections import Projection, ProjectionState, StagedFold, digest_of_text
 from foldline.domain.rows import (
     CompactionSummaryRow,
     RowBody,
@@ -122,6 +122,21 @@ class View:
 
     def begins_with(self, rows: int, digest: str) -> bool:
         return bool(digest) and self.digest(rows) == digest
+
+    def pinned_digest(self, rows: int) -> str:
+        """As ``digest``, of their pins too: those are no part of what is sent, but of what may fold."""
+        names = [n + (b"p" if f.pinned else b"") for n, f in zip(self.names, self.facts, strict=True)]
+        return list_digests(names, (rows,)).get(rows, "")
+
+    def grew_behind(self, fold: StagedFold) -> bool:
+        """Whether the list only grew behind the one that a fold was made from: what it may take, it may take still."""
+        if self.pinned_digest(fold.list_rows) != fold.list_digest:
+            return False
+        run = self.transcript.open_run
+        if fold.run_start or run is None:
+            return (self.sent.open_run_start, run.run_id if run else "") == (fold.run_start, fold.run_id)
+        opened = next(i for i, r in enumerate(self.transcript.rows) if r.offset == run.opened_offset)
+        return opened >= fold.list_rows
 
     def size(self) -> tuple[int, int]:
         """(raw tokens, bytes); superseded system rows count nothing (4.1)."""
