@@ -260,8 +260,10 @@ def _marker(result: LongResult) -> tuple[str, str]:
 
 
 def _label(text: str) -> str:
-    printable = "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text[: 4 * _NAME_BYTES])
-    return printable.encode()[:_NAME_BYTES].decode(errors="ignore")
+    text = text[: 4 * _NAME_BYTES]
+    if not text.isprintable() or '"' in text or "\\" in text:
+        text = "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text)
+    return text.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
 def _escaped(text: str) -> int:

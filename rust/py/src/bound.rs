@@ -1,8 +1,9 @@
 use foldline_core::Error;
-use foldline_core::bound::{self, Cut, Limits, Marker};
+use foldline_core::bound::{self, Cut, Limits, Marker, Shortened};
 use foldline_core::estimate::Encoding;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
+use pyo3::types::PyString;
 
 use crate::DETACH_BYTES;
 use crate::error::Result;
@@ -92,19 +93,28 @@ type Shortening = (PyBackedStr, (Option<usize>, Option<usize>, Option<usize>), P
 /// Without an encoding tokens are weighted bytes. Returns of each text what to send, how many bytes of the original that
 /// keeps, its tokens where they were limited, and its bytes inside JSON.
 #[pyfunction]
-pub fn shorten_many(
-    py: Python<'_>,
+pub fn shorten_many<'py>(
+    py: Python<'py>,
     items: Vec<Shortening>,
     encoding: Option<&str>,
     head_tail: bool,
-) -> Result<Vec<(String, usize, Option<usize>, usize)>> {
+) -> Result<Vec<(Bound<'py, PyString>, usize, Option<usize>, usize)>> {
     let encoding = encoding.map(Encoding::from_name).transpose()?;
-    let shorten = |(text, (escaped, bytes, tokens), before, after): &Shortening| {
-        let limits = Limits { escaped: *escaped, bytes: *bytes, tokens: *tokens };
-        let short = bound::shorten(text, limits, encoding, head_tail, Marker { before, after });
-        (short.text, short.kept_bytes, short.tokens, short.escaped)
+    let shortened: Vec<_> = py.detach(|| items.iter().map(|item| shorten(item, encoding, head_tail)).collect());
+    // One buffer for all: what is kept can be megabytes, and fresh memory costs more than copying.
+    let mut buffer = String::new();
+    let answer = |short: Shortened<'_>| {
+        buffer.clear();
+        short.write(&mut buffer);
+        (PyString::new(py, &buffer), short.kept_bytes, short.tokens, short.escaped)
     };
-    Ok(py.detach(|| items.iter().map(shorten).collect()))
+    Ok(shortened.into_iter().map(answer).collect())
+}
+
+fn shorten<'t>(item: &'t Shortening, encoding: Option<Encoding>, head_tail: bool) -> Shortened<'t> {
+    let (text, (escaped, bytes, tokens), before, after) = item;
+    let limits = Limits { escaped: *escaped, bytes: *bytes, tokens: *tokens };
+    bound::shorten(text, limits, encoding, head_tail, Marker { before, after })
 }
 
 fn pair(cut: Cut) -> (String, usize) {

@@ -18,6 +18,12 @@ impl Counter {
         if self.0.is_some() { 1 } else { WEIGHT }
     }
 
+    /// More tokens than any text of that many bytes can have.
+    pub fn most_tokens(self, bytes: usize) -> usize {
+        // A token has a byte, and no byte weighs more than a token by itself.
+        bytes.saturating_add(1)
+    }
+
     /// Cost of that many tokens.
     pub fn budget(self, tokens: usize) -> usize {
         tokens.saturating_mul(self.unit())

@@ -13,7 +13,7 @@ mod weighted;
 pub use rows::{
     BLOCK_OVERHEAD, IMAGE_TOKENS, ROW_OVERHEAD, ROW_TOKENS, RowSize, VIDEO_TOKENS_PER_SECOND, measure_rows,
 };
-pub(crate) use rows::{escaped_byte, escaped_len};
+pub(crate) use rows::{escaped_len, escaped_size};
 pub use weighted::weighted_tokens;
 pub(crate) use weighted::{WEIGHT, walk as walk_weights};
 

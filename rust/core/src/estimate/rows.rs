@@ -219,15 +219,23 @@ fn unknown(what: &str, kind: &str) -> serde_json::Error {
 
 /// Length of a string inside JSON, without its quotes.
 pub(crate) fn escaped_len(text: &str) -> u64 {
-    text.bytes().map(escaped_byte).sum::<usize>() as u64
+    escaped_size(text.as_bytes()) as u64
 }
 
-/// Bytes that a byte of a string takes inside JSON.
+/// Bytes that bytes of a string take inside JSON.
 #[inline]
-pub(crate) fn escaped_byte(byte: u8) -> usize {
+pub(crate) fn escaped_size(bytes: &[u8]) -> usize {
+    // Sums of a byte each: a compiler adds up as many at a time as there is room for in a register.
+    let more = |chunk: &[u8]| usize::from(chunk.iter().map(|&byte| more(byte)).sum::<u8>());
+    bytes.len() + bytes.chunks(32).map(more).sum::<usize>()
+}
+
+/// Bytes that a byte takes inside JSON besides itself.
+#[inline]
+fn more(byte: u8) -> u8 {
     match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 2,
-        0..0x20 => 6,
-        _ => 1,
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 1,
+        0..0x20 => 5,
+        _ => 0,
     }
 }
