@@ -152,7 +152,7 @@ def answers(host: Host) -> list[Any]:
 
 
 @given(steps=STEPS, later=STEPS, at=st.integers(0, 99), last=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_x3_a_fork_is_what_replaying_its_history_gives(
     client: Client, steps: list[Step], later: list[Step], at: int, last: bool
 ) -> None:
