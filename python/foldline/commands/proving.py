@@ -138,6 +138,9 @@ class _Commit:
         )  # fmt: skip
 
     def _entries(self) -> tuple[MemoryEntry, ...]:
+        """What the fold publishes: nothing once the scope is dropped, also where that was while it was under way (M7)."""
+        if self.session.memory_dropped:
+            return ()
         gone = set(self.plan.discard)
         return tuple(e for e in self.written.entries if e.offset in gone)
 
@@ -237,15 +240,17 @@ class _Commit:
         rewrite = Rewrite(self.revision, RevisionKind.FOLD, session.revision, self._active(), state.digest, now, record)
         return Batch(
             expected_revision=session.revision, session=state, rows=(self.row,), rewrite=rewrite, events=(event,),
-            publish=() if session.memory_dropped else self._entries(), request=self.request.remember(record),
+            publish=self._entries(), request=self.request.remember(record),
         )  # fmt: skip
 
     def _warnings(self) -> tuple[Warning_, ...]:
-        failed = self.written.failed
-        if failed is None:
-            return ()
-        message = f"the configured source failed ({failed.kind}); {self.summary.source} wrote the summary"
-        return (Warning_(WarningCode.SOURCE_FAILED, message),)
+        failed, found = self.written.failed, list[Warning_]()
+        if failed is not None:
+            message = f"the configured source failed ({failed.kind}); {self.summary.source} wrote the summary"
+            found.append(Warning_(WarningCode.SOURCE_FAILED, message))
+        if self.session.memory_dropped:
+            found.append(Warning_(WarningCode.MEMORY_DROPPED, "the fold published no entries: memory was dropped"))
+        return tuple(found)
 
 
 def _after(planned: FoldPlan, summary: int) -> list[int]:

@@ -6,6 +6,9 @@ from foldline.commands.services import Caller, Services
 from foldline.domain.changes import replace
 from foldline.domain.memory import MemoryAnswer, MemoryQuery
 
+HITS = 5
+"""Hits of a search that names no limit (M5)."""
+
 
 def search_memory(
     services: Services, caller: Caller, session_id: str, query: MemoryQuery, max_tokens: int | None = None

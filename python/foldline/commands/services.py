@@ -11,6 +11,7 @@ from foldline import _core
 from foldline.commands.bell import EventBell
 from foldline.commands.live import Sessions
 from foldline.commands.workers import Workers
+from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.models import Factor, ModelInfo
 from foldline.domain.policy import Layer, Resolved, resolve
 from foldline.domain.ports import Formats, Memory, Rewrite, Sources, Store
@@ -34,16 +35,27 @@ class Caller:
     Attributes:
         payload: SHA-256 of the request as received, for W2.
         deadline: ``time.monotonic()`` at which the host stops waiting, None for never.
+        admin: whether it may do what needs an admin key. There are no keys yet: every caller on loopback is one.
     """
 
     tenant: str = ""
     payload: bytes = b""
     method: str = ""
     deadline: float | None = None
+    admin: bool = True
 
     def left(self) -> float | None:
         """Seconds until the host's deadline."""
         return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def require_admin(self) -> None:
+        """Refuses whoever may not administrate (M7).
+
+        Raises:
+            FoldlineError: ADMIN_ONLY.
+        """
+        if not self.admin:
+            raise FoldlineError(Reason.ADMIN_ONLY, f"{self.method} needs an admin key", method=self.method)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,7 @@ def delete_session(services: Services, caller: Caller, session_id: str, request_
         live.stale = True
         live.lock.notify_all()
         services.bell.ring(live.session.key)
+        services.memory.forget(live.session.key)
 
 
 def require_revision(session: Session, expected: int | None) -> None:

@@ -94,6 +94,8 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
         summary = replace(summary, usage=_with_cost(services, summary.usage, summary.model))
         fold.spent.append(Spent(source, summary.usage, summary.model))
         request.progress(Progress("summarized", fold.fold_id, len(plan.discard)))
+        if attempt.session.memory_dropped:
+            return Written(plan, summary, (), failed)
         gone = set(plan.discard)
         order = [attempt.rows[r.offset] for r in attempt.snapshot.rows]
         memory = request.policy.memory

@@ -62,10 +62,11 @@ class MemoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """A published entry with its store id."""
+    """A published entry with its store id, and the identity of the embedder that made its vector, empty for none."""
 
     id: int
     entry: MemoryEntry
+    embedder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

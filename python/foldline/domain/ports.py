@@ -6,7 +6,7 @@ A store is correct when it passes ``tests/contract/store``; nothing else defines
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +26,7 @@ from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, Memo
 from foldline.domain.models import Factor
 from foldline.domain.rows import ModelRef, NewRow, Row, RowBody
 from foldline.domain.session import ClosedRun, Prepared, Session
+from foldline.domain.tools import AgentTool
 
 if TYPE_CHECKING:
     from foldline.domain.projections import HostRow, Projection, Settled, StagedFold
@@ -347,11 +348,14 @@ class Store(StoreReads, Protocol):
                 of order.
         """
 
-    def drop_scope(self, key: int) -> int:
+    def drop_scope(self, key: int, request: Callable[[int], StoredRequest | None] = lambda entries: None) -> int:
         """Removes a session's memory in one transaction and closes its scope for good; returns how many entries (M7).
 
         Sessions loaded from then on say ``memory_dropped``; a commit with ``publish`` publishes nothing, and its
         record and events say so.
+
+        Args:
+            request: the answer to remember, by the number of entries.
 
         Raises:
             FoldlineError: SESSION_NOT_FOUND.
@@ -440,8 +444,21 @@ class Memory(Protocol):
             FoldlineError: EMPTY_QUERY, MEMORY_LIMIT_EXCEEDED, FIELD_VALIDATION.
         """
 
+    def checked(self, where: MemoryFilter) -> MemoryFilter:
+        """The filter with its time bounds in the form entries have.
+
+        Raises:
+            FoldlineError: FIELD_VALIDATION.
+        """
+
     def wake(self) -> None:
         """Says that new entries are pending their vectors."""
+
+    def forget(self, key: int) -> None:
+        """Lets go of what is in memory of a session whose scope is gone."""
+
+    def is_pending(self, stored: StoredEntry) -> bool:
+        """Whether an entry waits for its vector (M8)."""
 
     def counts(self, key: int) -> tuple[int, int]:
         """(entries that search can show, of these without a vector of the current embedder)."""
@@ -507,3 +524,4 @@ class Formats(Protocol):
     def parse(self, fmt: Format, data: bytes) -> Parsed: ...
     def parse_response(self, fmt: Format, body: bytes) -> ParsedResponse: ...
     def render(self, fmt: Format, arrangement: Arrangement) -> Rendered: ...
+    def tools_json(self, fmt: Format, tools: Sequence[AgentTool]) -> bytes: ...

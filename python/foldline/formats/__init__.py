@@ -13,6 +13,7 @@ from foldline.domain.arrangement import Arrangement
 from foldline.domain.enums import Format
 from foldline.formats import anthropic_messages, canonical, google_genai, openai_chat, openai_responses
 from foldline.formats.results import MessageUsage, Parsed, ParsedResponse, Rendered
+from foldline.formats.tools import tools_json
 
 
 class _Format(Protocol):
@@ -53,4 +54,4 @@ def render(fmt: Format, arrangement: Arrangement) -> Rendered:
     return _FORMATS[fmt].render(arrangement)
 
 
-__all__ = ["MessageUsage", "Parsed", "ParsedResponse", "Rendered", "parse", "parse_response", "render"]
+__all__ = ["MessageUsage", "Parsed", "ParsedResponse", "Rendered", "parse", "parse_response", "render", "tools_json"]

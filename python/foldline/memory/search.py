@@ -8,7 +8,7 @@ from itertools import islice
 
 from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.memory import MemoryEntry, MemoryHit, MemoryQuery
+from foldline.domain.memory import MemoryEntry, MemoryFilter, MemoryHit, MemoryQuery
 from foldline.domain.ports import StoreReads
 from foldline.memory.times import time_bound
 
@@ -37,9 +37,17 @@ def check(query: MemoryQuery) -> MemoryQuery:
         raise _invalid("min_score", query.min_score, "[0, 1]")
     if query.max_tokens <= 0:
         raise _invalid("max_tokens", query.max_tokens, "> 0")
-    where = query.filter
+    return replace(query, filter=checked(query.filter))
+
+
+def checked(where: MemoryFilter) -> MemoryFilter:
+    """A filter with its time bounds in the form entries have.
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION.
+    """
     after, before = time_bound("after_time", where.after_time), time_bound("before_time", where.before_time)
-    return replace(query, filter=replace(where, after_time=after, before_time=before))
+    return replace(where, after_time=after, before_time=before)
 
 
 def _invalid(field: str, value: object, allowed: str) -> FoldlineError:

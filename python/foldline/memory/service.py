@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import structlog
 
-from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery
+from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.ports import Embedder, Store, StoreReads
 from foldline.domain.rows import Row, RowBody
 from foldline.domain.session import Session
@@ -15,7 +15,7 @@ from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
 from foldline.memory.index import Scope, ScopeCache, is_unit
 from foldline.memory.ranking import Floats, fuse, lexical_part
-from foldline.memory.search import Ranked, check, collect
+from foldline.memory.search import Ranked, check, checked, collect
 from foldline.memory.terms import coverage, naming, query_terms
 
 LOAD_WAIT = 2.0
@@ -71,6 +71,16 @@ class MemoryService:
         """(entries that search can show, of these without a vector of the current embedder)."""
         embedder = self._holder.embedder
         return self._store.memory_count(key, embedder.identity if embedder else "")
+
+    def checked(self, where: MemoryFilter) -> MemoryFilter:
+        return checked(where)
+
+    def forget(self, key: int) -> None:
+        self._cache.forget(key)
+
+    def is_pending(self, stored: StoredEntry) -> bool:
+        embedder = self._holder.embedder
+        return stored.embedder != embedder.identity if embedder else not stored.embedder
 
     def row_text(self, body: RowBody) -> str:
         return text.row_text(body)

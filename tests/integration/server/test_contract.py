@@ -23,7 +23,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.support.requests import answer, append, assistant, create, prepare, raw, user
+from tests.support.requests import answer, append, assistant, create, prepare, user
 from tests.support.server import Client, refused, running_server, served_process
 
 
@@ -219,11 +219,6 @@ ANNOUNCED: dict[str, dict[str, Any]] = {
     "CompactionService/ListCheckpoints": {"session_id": "s"},
     "CompactionService/GetCheckpoint": {"session_id": "s", "checkpoint_id": "c"},
     "CuratorService/Curate": {"sequence": 1, "register": {"role": "CURATOR_ROLE_CURATOR"}},
-    "MemoryService/GetMemory": {"session_id": "s", "offset": 1},
-    "MemoryService/EnumerateScope": {"session_id": "s"},
-    "MemoryService/DropScope": {"session_id": "s"},
-    "ToolService/ListAgentTools": {"session_id": "s", "format": "FORMAT_OPENAI_CHAT"},
-    "ToolService/CallAgentTool": {"session_id": "s", "name": "memory_search", "arguments_json": "{}"},
 }
 """RPCs that are not served yet, with a valid request each."""
 

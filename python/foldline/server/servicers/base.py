@@ -125,7 +125,9 @@ def _parameters(request: Message) -> str:
     same = type(request)()
     same.CopyFrom(request)
     same.ClearField("page_token")
-    same.ClearField("page_size")
+    for size in ("page_size", "limit"):
+        if size in same.DESCRIPTOR.fields_by_name:
+            same.ClearField(size)
     return hashlib.sha256(same.SerializeToString(deterministic=True)).hexdigest()[:16]
 
 
@@ -134,11 +136,6 @@ NOT_YET = {
     "ListCheckpoints": "list a session's checkpoints",
     "GetCheckpoint": "read one checkpoint",
     "Curate": "let a host write summaries or plan folds itself",
-    "GetMemory": "read one memory entry",
-    "EnumerateScope": "page through a session's memory",
-    "DropScope": "remove a session's memory for good",
-    "ListAgentTools": "hand out the agent's tools as JSON schemas",
-    "CallAgentTool": "run one of the agent's tools",
 }
 """RPCs of the contract that answer UNIMPLEMENTED, and what they will do."""
 

@@ -1,4 +1,4 @@
-"""MemoryService, EventService, EstimateService, AdminService, and the services that are announced."""
+"""EventService, EstimateService, AdminService, and the service that is announced."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import grpc
 
 from foldline import _core
 from foldline.commands import estimate, events
-from foldline.commands.search_memory import search_memory
-from foldline.domain.enums import EntryKind, EntryRole, EventKind, Format, ReadingSource, WarningCode
+from foldline.domain.enums import EventKind, Format, ReadingSource, WarningCode
 from foldline.domain.events import Warning_
-from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
 from foldline.server.codec.basics import (
     duration,
-    enum_map,
     model_ref,
-    time_text,
     timestamp,
-    timestamp_of,
     wire_model_info,
     wire_usage,
     wire_warnings,
@@ -48,62 +43,8 @@ from foldline.v1 import (
     estimate_service_pb2_grpc,
     event_service_pb2,
     event_service_pb2_grpc,
-    memory_pb2,
-    memory_service_pb2,
-    memory_service_pb2_grpc,
     session_service_pb2,
-    tool_service_pb2,
-    tool_service_pb2_grpc,
 )
-
-ROLES = enum_map(memory_pb2.EntryRole, EntryRole, "ENTRY_ROLE")
-KINDS = enum_map(memory_pb2.EntryKind, EntryKind, "ENTRY_KIND")
-
-
-class MemoryServicer(Servicer, memory_service_pb2_grpc.MemoryServiceServicer):
-    GetMemory = not_yet("GetMemory")
-    EnumerateScope = not_yet("EnumerateScope")
-    DropScope = not_yet("DropScope")
-
-    def SearchMemory(
-        self, request: memory_service_pb2.SearchMemoryRequest, context: grpc.ServicerContext
-    ) -> memory_service_pb2.SearchMemoryResponse:
-        query = MemoryQuery(
-            text=request.query,
-            limit=request.limit if request.HasField("limit") else 5,
-            min_score=request.min_score if request.HasField("min_score") else None,
-            filter=_filter(request.filter),
-            include_neighbors=request.include_neighbors,
-        )
-        caller = caller_of(request, context, "SearchMemory")
-        budget = request.max_tokens if request.HasField("max_tokens") else None
-        answer = search_memory(self.services, caller, request.session_id, query, budget)
-        return memory_service_pb2.SearchMemoryResponse(
-            hits=[_hit(h) for h in answer.hits], degraded=bool(answer.degraded), degraded_reason=answer.degraded,
-            scope_dropped=answer.scope_dropped,
-        )  # fmt: skip
-
-
-def _filter(value: memory_pb2.MemoryFilter) -> MemoryFilter:
-    return MemoryFilter(
-        roles=tuple(ROLES.domain(r) for r in value.roles),
-        kinds=tuple(KINDS.domain(k) for k in value.kinds),
-        first_offset=value.first_offset if value.HasField("first_offset") else None,
-        last_offset=value.last_offset if value.HasField("last_offset") else None,
-        after_time=time_text(value.after_time, "filter.after_time") if value.HasField("after_time") else "",
-        before_time=time_text(value.before_time, "filter.before_time") if value.HasField("before_time") else "",
-    )
-
-
-def _hit(hit: MemoryHit) -> memory_pb2.MemoryHit:
-    entry = hit.entry
-    made = memory_pb2.MemoryHit(
-        text=entry.text, score=hit.score, offset=entry.offset, role=ROLES.wire(entry.role), call_id=entry.call_id,
-        chunk=entry.chunk, kind=KINDS.wire(entry.kind), lexical_score=hit.lexical, semantic_score=hit.semantic,
-        before=hit.before, after=hit.after, create_time=timestamp_of(entry.create_time),
-    )  # fmt: skip
-    made.byte_range.start, made.byte_range.end = entry.byte_start, entry.byte_end
-    return made
 
 
 class EventServicer(Servicer, event_service_pb2_grpc.EventServiceServicer):
@@ -213,17 +154,10 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
 
 def _announced() -> list[str]:
     """RPCs that answer NOT_YET, as ``Service/Method``."""
-    files = (
-        compaction_service_pb2, curator_service_pb2, memory_service_pb2, session_service_pb2, tool_service_pb2,
-    )  # fmt: skip
+    files = (compaction_service_pb2, curator_service_pb2, session_service_pb2)
     services = [s for file in files for s in file.DESCRIPTOR.services_by_name.values()]
     return sorted(f"{s.name}/{m.name}" for s in services for m in s.methods if m.name in NOT_YET)
 
 
 class CuratorServicer(Servicer, curator_service_pb2_grpc.CuratorServiceServicer):
     Curate = not_yet("Curate")
-
-
-class ToolServicer(Servicer, tool_service_pb2_grpc.ToolServiceServicer):
-    ListAgentTools = not_yet("ListAgentTools")
-    CallAgentTool = not_yet("CallAgentTool")

@@ -22,8 +22,8 @@ _NUMBER = "coalesce(e.origin, e.id)"
 """What an entry is known by: its own id, or that of the entry it shares text, vector and postings with (X3)."""
 
 _ENTRY = (
-    f"{_NUMBER}, e.offset, e.chunk, e.kind, e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, "
-    "e.create_time"
+    f"{_NUMBER}, coalesce((SELECT identity FROM embedder m WHERE m.id = e.embedder), ''), e.offset, e.chunk, e.kind, "
+    "e.role, t.text, t.terms, t.context, e.byte_start, e.byte_end, e.call_id, e.create_time"
 )
 _FROM = f"memory_entry e JOIN memory_text t ON t.entry_id = {_NUMBER}"
 
@@ -346,6 +346,6 @@ def _condition(where: MemoryFilter) -> tuple[str, list[str | int]]:
 
 def _stored(rows: Iterable[tuple[object, ...]]) -> Iterator[StoredEntry]:
     """Entries of rows of ``_ENTRY``."""
-    for entry_id, offset, chunk, kind, role, *rest in rows:
+    for entry_id, embedder, offset, chunk, kind, role, *rest in rows:
         entry = MemoryEntry(offset, chunk, EntryKind(kind), EntryRole(role), *rest)  # type: ignore[arg-type]
-        yield StoredEntry(entry_id, entry)  # type: ignore[arg-type]
+        yield StoredEntry(entry_id, entry, embedder)  # type: ignore[arg-type]

@@ -179,13 +179,22 @@ class SqliteStore(SqliteReads):
         if self._write(lambda db: deletion.mark(db, key, request, self._clock())):
             self._remove(key)
 
-    def drop_scope(self, key: int) -> int:
+    def drop_scope(self, key: int, request: Callable[[int], StoredRequest | None] = lambda entries: None) -> int:
         """Removes a session's memory in one transaction and closes its scope for good (M7); returns how many entries.
 
         Raises:
             FoldlineError: SESSION_NOT_FOUND.
         """
-        return self._write(lambda db: writes.drop_scope(db, key))
+        now = self._clock()
+
+        def write(db: sqlite3.Connection) -> int:
+            entries = writes.drop_scope(db, key)
+            remembered = request(entries)
+            if remembered:
+                writes.insert_request(db, "", key, remembered, now)
+            return entries
+
+        return self._write(write)
 
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""

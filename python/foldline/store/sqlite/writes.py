@@ -104,7 +104,7 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
     if batch.factor:
         _put_factor(db, session.tenant, batch.factor)
     rewrite, events = batch.rewrite, batch.events
-    if batch.publish and dropped:
+    if dropped:
         # M7: a scope that was dropped while its fold was under way takes nothing in, and the fold's record says so.
         rewrite, events = rewrite and _without_memory(rewrite), tuple(_without_memory(e) for e in events)
     elif batch.publish:

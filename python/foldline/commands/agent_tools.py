@@ -1,0 +1,257 @@
+"""ListAgentTools and CallAgentTool: the tools by which an agent reaches what was folded or shortened (K5).
+
+What the model did wrong is an answer that it can read and mend; what is no fault of its own is an error of the RPC.
+Answers keep to ``memory.max_answer_tokens``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar, get_args
+
+import msgspec
+
+from foldline.commands.draft import Draft
+from foldline.commands.idempotency import answer_of, remember, repeated
+from foldline.commands.list_rows import read_row
+from foldline.commands.search_memory import HITS, search_memory
+from foldline.commands.services import Caller, Services
+from foldline.domain.enums import EntryRole, Format
+from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
+from foldline.domain.rows import RowBody, ToolResultRow, kind_of
+from foldline.domain.session import Session
+from foldline.domain.tools import AgentTool, ToolAnswer
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+HEAD_TOKENS = 64
+"""What stands around the text of an answer takes at most this, with the ending; a budget leaves room for it."""
+MIN_TEXT_TOKENS = 16
+TOKEN_BYTES = 16
+"""So much of a text is looked at for each token of a budget; hardly a token stands for more."""
+_AGENTS_OWN = (Reason.FIELD_VALIDATION, Reason.MEMORY_LIMIT_EXCEEDED, Reason.EMPTY_QUERY)
+"""Refusals that the model can mend by calling otherwise."""
+
+_SHOWN_ID = 48
+_UNIQUE_ID = re.compile(r"(.+)_(\d{1,18})(?:_\d+)?")
+"""How a request names a call whose id repeats: with the offset of its row (R5)."""
+
+_LARGEST = (1 << 63) - 1
+
+Role = Literal["user", "assistant", "tool"]
+
+
+class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    query: str
+    limit: int | None = None
+    role: Role | None = None
+    after: str | None = None
+    before: str | None = None
+
+
+class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    row: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)] | None = None
+    call_id: str | None = None
+    start: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None = None
+
+
+SEARCH = AgentTool(
+    "memory_search",
+    "Searches earlier parts of this conversation that were summarized away and are no longer in view: what was said, "
+    "tool calls and their results. Use it whenever a detail (a path, an identifier, an error, a decision, a number) is "
+    "not in view, before asking the user again or repeating work. Hits quote the original text, each with the number "
+    "of its row; read_result reads a row in full.",
+    {
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": "What to look for: a question, or words and identifiers as they were written.",
+            },
+            "limit": {"type": "integer", "description": "Most hits, 1 to 20; 5 if left out."},
+            "role": {
+                "type": "string",
+                "enum": list(get_args(Role)),
+                "description": "Only what the user said, what you said and called, or what tools answered.",
+            },
+            "after": {"type": "string", "description": "Only from this time on, as 2025-01-31T12:00:00Z."},
+            "before": {"type": "string", "description": "Only up to this time, as 2025-01-31T12:00:00Z."},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+)
+READ = AgentTool(
+    "read_result",
+    "Reads the original text of an earlier row of this conversation in full: a tool result that was shortened, by its "
+    "call id, or any row by its number, as memory_search and summaries give it (#123). Long texts come in parts; each "
+    "part says where the next one starts.",
+    {
+        "type": "object",
+        "properties": {
+            "row": {"type": "integer", "description": "Number of the row."},
+            "call_id": {"type": "string", "description": "Id of the tool call whose result to read, instead of a row."},
+            "start": {"type": "integer", "description": "Byte to start at; 0 if left out."},
+        },
+        "required": [],
+        "additionalProperties": False,
+    },
+)
+
+
+def agent_tools(
+    services: Services, caller: Caller, session_id: str, fmt: Format
+) -> tuple[tuple[AgentTool, ...], bytes]:
+    """The tools that a session's policy allows, and the same as JSON of a provider's format.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND.
+    """
+    with services.sessions.use(caller.tenant, session_id):
+        tools = (SEARCH, READ)
+    return tools, services.formats.tools_json(fmt, tools)
+
+
+def call_agent_tool(
+    services: Services, caller: Caller, session_id: str, name: str, arguments_json: str, request_id: str = ""
+) -> ToolAnswer:
+    """Runs a tool.
+
+    Raises:
+        FoldlineError: SESSION_NOT_FOUND, REQUEST_ID_REUSED, and what the store refuses.
+    """
+    with services.sessions.use(caller.tenant, session_id) as live:
+        with live.locked():
+            session = live.session
+        found = repeated(services, caller, session.key, request_id)
+        if found is not None:
+            return answer_of(found, ToolAnswer)
+        answer = _Call(services, caller, session).run(name, arguments_json)
+        if not request_id:
+            return answer
+        with live.locked():
+            found = repeated(services, caller, session.key, request_id)
+            if found is not None:
+                return answer_of(found, ToolAnswer)
+            Draft(services, live).commit(remember(services, caller, request_id, answer))
+            return answer
+
+
+class _Call:
+    """One call of a tool by an agent of a session."""
+
+    def __init__(self, services: Services, caller: Caller, session: Session) -> None:
+        self.services, self.caller, self.session = services, caller, session
+        budget = services.policy(session).policy.memory.max_answer_tokens
+        self.budget = max(MIN_TEXT_TOKENS, budget - HEAD_TOKENS)
+
+    def run(self, name: str, arguments_json: str) -> ToolAnswer:
+        tools: dict[str, Callable[[], str]] = {
+            SEARCH.name: lambda: self._search(_arguments(arguments_json, SearchArguments)),
+            READ.name: lambda: self._read(_arguments(arguments_json, ReadArguments)),
+        }
+        if name not in tools:
+            return ToolAnswer(f"There is no tool {name}; there are {' and '.join(tools)}.", is_error=True)
+        try:
+            return ToolAnswer(tools[name]())
+        except FoldlineError as error:
+            if error.reason not in _AGENTS_OWN:
+                raise
+            return ToolAnswer(f"{name} was not run: {error.message}.", is_error=True)
+
+    def _search(self, asked: SearchArguments) -> str:
+        where = MemoryFilter(
+            roles=(EntryRole(asked.role.upper()),) if asked.role else (),
+            after_time=asked.after or "",
+            before_time=asked.before or "",
+        )
+        query = MemoryQuery(asked.query, limit=HITS if asked.limit is None else asked.limit, filter=where)
+        answer = search_memory(self.services, self.caller, self.session.session_id, query, self.budget)
+        if answer.scope_dropped:
+            return "The memory of this conversation was removed; there is nothing to search."
+        if not answer.hits:
+            return "Nothing was found. What is still in view is not searched; else try other words."
+        text = _hit(1, answer.hits[0])
+        for number, hit in enumerate(answer.hits[1:], 2):
+            longer = f"{text}\n\n{_hit(number, hit)}"
+            if self._count(longer) > self.budget:
+                break
+            text = longer
+        return f"{text}\n\nread_result reads the whole of a row by its number."
+
+    def _read(self, asked: ReadArguments) -> str:
+        if (asked.row is None) == (asked.call_id is None):
+            raise _misused("give row or call_id, one of them", "row")
+        row = self._result_of(asked.call_id) if asked.row is None else asked.row
+        start = asked.start or 0
+        through = start + self.budget * TOKEN_BYTES
+        part = read_row(self.services, self.caller, self.session.session_id, row, start, through)
+        about = f"#{row}, {_described(part.row.body)}"
+        if not part.total:
+            return f"{about}: it holds no text."
+        text = self._within_budget(part.text)
+        end = min(part.first_byte + len(text.encode()), part.total)
+        rest = f"; the rest starts at {end}" if end < part.total else ""
+        return f"{about}, bytes {part.first_byte} to {end} of {part.total}{rest}:\n{text}"
+
+    def _count(self, text: str) -> int:
+        return self.services.count(text, self.session.model)
+
+    def _within_budget(self, text: str) -> str:
+        """The longest beginning of a text that the budget holds."""
+        low, high = (len(text), len(text)) if self._count(text) <= self.budget else (0, len(text) - 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._count(text[:middle]) <= self.budget:
+                low = middle
+            else:
+                high = middle - 1
+        return text[:low]
+
+    def _result_of(self, call_id: str | None) -> int:
+        """The row of a call's result: of the newest call of that id that has one."""
+        found = self.services.store.find_calls(self.session.key, call_id or "")
+        unique = _UNIQUE_ID.fullmatch(call_id or "")
+        if not found and unique:
+            calls = self.services.store.find_calls(self.session.key, unique[1])
+            found = [c for c in calls if c.offset == int(unique[2])]
+        if not found:
+            raise _misused(f"there is no call {_clipped(call_id or '')} among the rows that are kept", "call_id")
+        answered = [c.result_offset for c in found if c.result_offset is not None]
+        if not answered:
+            raise _misused(f"call {_clipped(call_id or '')} has no result yet", "call_id")
+        return answered[-1]
+
+
+def _arguments(text: str, kind: type[T]) -> T:
+    """Arguments as models write them: numbers may come as text."""
+    try:
+        return msgspec.json.decode(text or "{}", type=kind, strict=False)
+    except (msgspec.DecodeError, RecursionError) as error:
+        names = ", ".join(kind.__struct_fields__)
+        raise _misused(f"the arguments do not fit: {error}. They are a JSON object of {names}", "") from error
+
+
+def _misused(why: str, field: str) -> FoldlineError:
+    return FoldlineError(Reason.FIELD_VALIDATION, why, field=f"arguments_json.{field}".removesuffix("."))
+
+
+def _hit(number: int, hit: MemoryHit) -> str:
+    entry = hit.entry
+    about = [f"[{number}] #{entry.offset}", entry.role.lower(), entry.kind.lower().replace("_", " ")]
+    if entry.call_id:
+        about.append(f"call {_clipped(entry.call_id)}")
+    if entry.create_time:
+        about.append(entry.create_time[:19])
+    return f"{', '.join(about)}:\n{entry.text}"
+
+
+def _described(body: RowBody) -> str:
+    kind = kind_of(body).name.lower().replace("_", " ")
+    return f"{kind} of call {_clipped(body.call_id)}" if isinstance(body, ToolResultRow) else kind
+
+
+def _clipped(call_id: str) -> str:
+    return call_id if len(call_id) <= _SHOWN_ID else f"{call_id[:_SHOWN_ID]}…"
