@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import msgspec
 
@@ -132,9 +132,12 @@ def read(sent: HostList, known: Known, *, now: float) -> Transcript:
 class _Reader:
     def __init__(self, sent: HostList, known: Known, now: float) -> None:
         self.sent, self.known, self.now = sent, known, now
-        self.state = Session(
-            key=0, tenant="", session_id="", create_time="", model=ModelRef(), calls=known.calls
-        )  # fmt: skip
+        self.state = Session(key=0, tenant="", session_id="", create_time="", model=ModelRef())
+        self.sent_calls: dict[str, list[CallState]] = {}
+        """Calls that a request carried, by id, oldest first: beside the state, which is copied with each answer."""
+        self._set_aside(known.calls)
+        self.made: dict[str, dict[int, CallUpdate]] = {}
+        """What became of the calls of the list, by id and offset."""
         self.rows: list[Row] = []
         self.superseded: set[int] = set()
         self.system_changed = 0
@@ -153,6 +156,8 @@ class _Reader:
                 self._open(position)
             if answers:
                 self.state = mark_sent(self.state)
+                self._set_aside(self.state.calls)
+                self.state = replace(self.state, calls=())
             if summary is not None:
                 self._summary(summary, sent.new, position)
             else:
@@ -160,20 +165,30 @@ class _Reader:
         self._take(chunk)
         return self._made()
 
+    def _set_aside(self, calls: Sequence[CallState]) -> None:
+        for call in calls:
+            self.sent_calls.setdefault(call.call_id, []).append(call)
+
     def _take(self, chunk: Sequence[NewRow]) -> None:
         if not chunk:
             return
+        answered = dict.fromkeys(new.body.call_id for new in chunk if isinstance(new.body, ToolResultRow))
+        again = [call for call_id in answered for call in self.sent_calls.pop(call_id, ())]
+        self.state = replace(self.state, calls=(*again, *self.state.calls))
         run = self.state.open_run
         run_id = run.run_id if run else ""
         if run is not None:
             # What a model answers behind the request is the open run's, whatever else the host names it.
             chunk = [_of_run(new, run_id) if isinstance(new.body, AssistantRow) else new for new in chunk]
         try:
-            accepted = accept(self.state, chunk, run_id, self.known.history)
+            history = {i: (*self.known.history.get(i, ()), *self.made.get(i, {}).values()) for i in answered}
+            accepted = accept(self.state, chunk, run_id, history)
         except FoldlineError as error:
             raise self._named(error) from None
         self.state = accepted.session
         self.rows += accepted.rows
+        for update in accepted.calls:
+            self.made.setdefault(update.call_id, {})[update.offset] = update
         self.superseded.update(accepted.superseded)
         self.system_changed = max((self.system_changed, *accepted.places))
 
@@ -190,10 +205,14 @@ class _Reader:
 
     def _open(self, position: int) -> None:
         # The run of every call before it has ended: a result that comes now is late (R3).
-        calls = tuple(c if c.answered else replace(c, closed=True) for c in self.state.calls)
+        self._set_aside(self.state.calls)
+        self.sent_calls = {
+            call_id: [c if c.answered else replace(c, closed=True) for c in calls]
+            for call_id, calls in self.sent_calls.items()
+        }
         run_id = self.sent.run_id or _named_by(self.sent.open_run_start)
         run = OpenRun(run_id, opened_boundary=0, opened_offset=position + 1, last_active=self.now)
-        self.state = replace(self.state, calls=calls, open_run=run)
+        self.state = replace(self.state, calls=(), open_run=run)
 
     def _summary(self, body: CompactionSummaryRow, new: NewRow, position: int) -> None:
         if new.pinned:
@@ -220,7 +239,7 @@ class _Reader:
             rows=tuple(self.rows),
             keys=keys_of(self.sent),
             open_run=run,
-            calls=self.state.calls,
+            calls=tuple(sorted((*chain(*self.sent_calls.values()), *self.state.calls), key=lambda c: c.offset)),
             superseded=frozenset(self.superseded),
             system_changed=self.system_changed,
             carried_through=max(self.state.carried_through, self.known.carried),

@@ -141,6 +141,13 @@ class TestReading:
         assert caught.value.reason is Reason.UNKNOWN_TOOL_CALL
         assert (caught.value.metadata["row"], caught.value.metadata["row_id"]) == ("5", "m5")
 
+    @pytest.mark.parametrize("between", [(), (calls(),), (calls(), user(), calls("a", "b"), answer("a"))])
+    def test_r3_a_second_final_result_is_one_wherever_it_stands(self, between: tuple[RowBody, ...]) -> None:
+        with pytest.raises(FoldlineError) as caught:
+            reads(user(), calls("a"), answer("a"), *between, answer("a"))
+        assert caught.value.reason is Reason.DUPLICATE_TOOL_RESULT
+        assert caught.value.metadata["row"] == str(3 + len(between))
+
     def test_h2_a_summary_that_is_not_known_is_refused(self) -> None:
         with pytest.raises(FoldlineError) as caught:
             read(host_list(SUMMARY, user()), Known({}), now=0.0)

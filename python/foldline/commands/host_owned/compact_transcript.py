@@ -276,8 +276,8 @@ class _Boundary:
             signals=found.decision.signals, source=attempt.source, run_id=run.run_id if run else "",
             rows=len(attempt.plan.source_rows), tokens=attempt.plan.transcript_tokens, bytes=self.view.size()[1],
         )  # fmt: skip
-        entered = None if self.request.manual else _Remembered()
-        draft.commit(entered and remember(services, self.caller, self.request.request_id, entered))
+        request_id = "" if self.request.manual else self.request.request_id
+        draft.commit(remember(services, self.caller, request_id, _Remembered()))
         live.fold = attempt.fold
         release = services.sessions.hold(live)
         asked = found.fold_request(self.request.shape, self.request.instructions)

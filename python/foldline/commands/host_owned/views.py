@@ -231,10 +231,10 @@ class _Viewer:
             if projection.state is ProjectionState.STAGED:
                 self.uncommitted = (position, projection)
             content = bodies.get(projection.summary_offset)
-            body = decode_body(content) if content is not None else None
-            if content is None or not isinstance(body, CompactionSummaryRow):
+            issued_as = decode_body(content) if content is not None else None
+            if content is None or not isinstance(issued_as, CompactionSummaryRow):
                 raise self._not_issued(position)
-            made[position] = body
+            made[position] = issued_as
             self.contents[position], self.digests[position] = content, hashlib.sha256(content).digest()
             self.archived[position] = projection.summary_offset
         return made

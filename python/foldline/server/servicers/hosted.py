@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 
 from foldline.commands.check_pressure import Pressure
@@ -75,7 +77,7 @@ def _given(services: Services, transcript: pb.HostTranscript) -> Given:
     return given(services, rows, transcript.row_ids, transcript.open_run_start, transcript.run_id)
 
 
-def _response(compacted: Compacted, row_ids: list[str]) -> pb.CompactTranscriptResponse:
+def _response(compacted: Compacted, row_ids: Sequence[str]) -> pb.CompactTranscriptResponse:
     gone = set(compacted.discarded)
     return pb.CompactTranscriptResponse(
         kept_row_ids=[i for i in row_ids if i not in gone],
