@@ -235,6 +235,10 @@ class Questions(Boundaries):
                 return
             if repeat.request.reply == compaction_pb2.REPLY_MODE_EDITS:
                 return
+        if isinstance(repeat.response, session_service_pb2.ForkSessionResponse):
+            fork = repeat.response.session.session_id
+            if all(s.state.id != fork for s in self.scenes):
+                return
         before = self.look.print_of(state)
         again = self.method(repeat)(repeat.request, timeout=60)
         if isinstance(again, session_service_pb2.ForkSessionResponse):
