@@ -8,6 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from foldline import formats
+from foldline.domain.enums import Format
+from foldline.domain.rows import CompactionSummaryRow
+from foldline.engine.hosted import HostList, Known, SentRow, read
+from foldline.engine.render import arrange
+from foldline.server.codec.rows import new_row
 from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
@@ -22,9 +28,11 @@ from foldline.v1 import (
 )
 
 from tests.support.server import Client
+from tests.validity import anthropic_faults, openai_chat_faults
 
 SMALL = model_pb2.ModelRef(provider="openai", model="small")
 Answer = compaction_service_pb2.CompactTranscriptResponse
+FORMATS = (Format.OPENAI_CHAT, Format.ANTHROPIC_MESSAGES)
 ENDS = (event_pb2.EVENT_KIND_COMPACTION_COMPLETED, event_pb2.EVENT_KIND_COMPACTION_FAILED)
 
 
@@ -155,6 +163,21 @@ class HostedHost:
         return self.client.compaction.RecordAnswer(
             compaction_service_pb2.RecordAnswerRequest(session_id=self.id, outcome=outcome)
         )
+
+    def faults(self) -> list[str]:
+        """R5: what is wrong with the list as it would be sent, results of calls that have folded apart."""
+        rows = [(row_id, row, new_row(row, row_id)) for row_id, row in self.list]
+        made = {b.tool_call.call_id for _, row in self.list for b in row.assistant.content if b.HasField("tool_call")}
+        paired = [r for r in rows if not r[1].HasField("tool_result") or r[1].tool_result.call_id in made]
+        summaries = {
+            i: new.body for i, (_, _, new) in enumerate(paired) if isinstance(new.body, CompactionSummaryRow)
+        }  # fmt: skip
+        sent = tuple(SentRow(new, i, i) for i, (_, _, new) in enumerate(paired))
+        given = HostList(sent, tuple(row_id for row_id, _, _ in paired), self.start, self.run_id)
+        transcript = read(given, Known(summaries), now=0.0)
+        arranged = arrange(transcript.rows, open_run=transcript.open_run, calls=transcript.calls)
+        chat, messages = (json.loads(formats.render(f, arranged).json) for f in FORMATS)
+        return [*openai_chat_faults(chat), *anthropic_faults(messages)]
 
     # What the sidecar holds
 

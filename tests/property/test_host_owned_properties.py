@@ -14,11 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from foldline import formats
-from foldline.domain.enums import Format
-from foldline.engine.hosted import HostList, Known, SentRow, read
-from foldline.engine.render import arrange
-from foldline.server.codec.rows import new_row
 from foldline.v1 import compaction_pb2, compaction_service_pb2, row_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +21,6 @@ from hypothesis import strategies as st
 from tests.integration.host import Host
 from tests.integration.hosted import Answer, HostedHost, assistant, flat, result, text, user
 from tests.support.server import Client, running_server
-from tests.validity import anthropic_faults, openai_chat_faults
 
 _numbers = itertools.count(1)
 RETENTION = {"turns": 2, "messages": 4}
@@ -163,7 +157,7 @@ class RandomHost(HostedHost):
             self.put(user(self.say(1)))
         assert self.commit(answer) >= 0
         self.folded.update(i for i in answer.discarded_row_ids if i in self.ever)
-        self.renders()
+        assert not self.faults()
 
     def do_abort(self, step: Step) -> None:
         answer = self.answer(manual=True)
@@ -244,24 +238,6 @@ class RandomHost(HostedHost):
             assert all(i in kept for i in ids[start:] if rows[i].HasField("user")), "V5: its user rows"
             if answered > start:
                 assert ids[answered] in kept, "V5: its newest round"
-
-    def renders(self) -> None:
-        """R5: what the host is left with can be sent."""
-        rows = tuple(new_row(row, f"row {i}") for i, row in self.list)
-        sent = tuple(SentRow(row, i, i) for i, row in enumerate(rows))
-        summaries = {i: r.body for i, r in enumerate(rows) if self.list[i][1].HasField("compaction_summary")}
-        made = {b.tool_call.call_id for _, row in self.list for b in row.assistant.content if b.HasField("tool_call")}
-        results = [(i, row.tool_result.call_id) for i, (_, row) in enumerate(self.list) if row.HasField("tool_result")]
-        apart = {i for i, call in results if call not in made}
-        listed = HostList(
-            tuple(s for i, s in enumerate(sent) if i not in apart), tuple(self.ids()), self.start, self.run_id
-        )
-        shifted = {i - sum(a < i for a in apart): body for i, body in summaries.items()}
-        transcript = read(listed, Known(shifted), now=0.0)
-        arranged = arrange(transcript.rows, open_run=transcript.open_run, calls=transcript.calls)
-        chat = json.loads(formats.render(Format.OPENAI_CHAT, arranged).json)
-        assert not openai_chat_faults(chat)
-        assert not anthropic_faults(json.loads(formats.render(Format.ANTHROPIC_MESSAGES, arranged).json))
 
     def nothing_is_lost(self) -> None:
         """Every row that ever was is in the list or once in the archive; what folded is found once."""
