@@ -302,7 +302,6 @@ def test_h1_a_list_that_is_not_here_is_neither_read_nor_changed(client: Client, 
         (session.EditRows, session_service_pb2.EditRowsRequest(session_id=name, first_offset=1, last_offset=1)),
         (session.PinRows, session_service_pb2.PinRowsRequest(session_id=name, offsets=[1], pinned=True)),
         (session.RestoreRevision, session_service_pb2.RestoreRevisionRequest(session_id=name, revision=0)),
-        (session.ForkSession, session_service_pb2.ForkSessionRequest(session_id=name)),
         (session.RenderTranscript, session_service_pb2.RenderTranscriptRequest(session_id=name, format=1)),
         (session.ListRows, session_service_pb2.ListRowsRequest(session_id=name, view=session_pb2.ROW_VIEW_ACTIVE)),
         (

@@ -13,7 +13,6 @@ from foldline.commands.draft import chained, media_tokens
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
-from foldline.commands.ownership import sidecar_owned
 from foldline.commands.relist import callers_waiting, wait_for_barrier
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import SessionView, get_session
@@ -63,7 +62,6 @@ def fork_session(services: Services, caller: Caller, new: NewFork) -> SessionVie
     session_id = new.fork_session_id or f"s-{uuid.uuid4().hex}"
     try:
         with services.sessions.use(caller.tenant, new.session_id) as live, live.locked():
-            sidecar_owned(live.session)
             revision = _fork_point(services, live, caller, new)
             session, calls = live.session, tuple[CallUpdate, ...]()
             rewrites = [r for r in services.rewrites(session.key) if r.revision <= revision]
