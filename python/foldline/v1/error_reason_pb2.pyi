@@ -28,7 +28,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """A field breaks its rule, or fields contradict each other.
 
     Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`, and where they apply `row` (its place in the input),
-    `ceiling` (of the model), `detail`; `google.rpc.BadRequest` names every field.
+    `row_id` (the host's, where it keeps the transcript), `ceiling` (of the model), `detail`; `google.rpc.BadRequest`
+    names every field.
     Example: `{field: "policy.min_progress", value: "1.5", range: "[0, 1)"}`.
     """
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 2
@@ -77,24 +78,28 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """A tool result answers a call that never existed, or that an edit or restore removed (R3).
 
     Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `removed_by` (the revision
-    that removed the call, if one did). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
+    that removed the call, if one did), `row_id` (the host's, where it keeps the transcript). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
     """
     ERROR_REASON_DUPLICATE_TOOL_RESULT: _ErrorReason.ValueType  # 11
     """A tool result answers a call that has its final result (R3).
 
-    Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset`. Example:
+    Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset` (of a host's list
+    the place of the result there, or its offset in the archive), `row_id` (the host's, where it keeps the transcript).
+    Example:
     `{call_id: "call_9", row: "0", result_offset: "112"}`.
     """
     ERROR_REASON_SUMMARY_ROW_REFUSED: _ErrorReason.ValueType  # 12
-    """An append carries a summary, or a pin names one: summaries are the sidecar's own (R6).
+    """An append carries a summary, or a pin names one: summaries are the sidecar's own (R6). In a transcript that the
+    host keeps: one of no issued record, or of a projection that is not committed (H2).
 
-    Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), or `offset`, or `first_offset` and
-    `last_offset`. Example: `{row: "3"}`.
+    Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input) and `row_id` (the host's, where it keeps the
+    transcript), or `offset`, or `first_offset` and `last_offset`. Example: `{row: "3"}`.
     """
     ERROR_REASON_EMPTY_ASSISTANT_ROW: _ErrorReason.ValueType  # 13
     """An assistant row has no blocks (R4).
 
-    Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input). Example: `{row: "0"}`.
+    Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), `row_id` (the host's, where it keeps the
+    transcript). Example: `{row: "0"}`.
     """
     ERROR_REASON_STALE_SYSTEM_VERSION: _ErrorReason.ValueType  # 14
     """The version of a keyed system row is not above the current one.
@@ -268,7 +273,8 @@ ERROR_REASON_FIELD_VALIDATION: ErrorReason.ValueType  # 1
 """A field breaks its rule, or fields contradict each other.
 
 Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`, and where they apply `row` (its place in the input),
-`ceiling` (of the model), `detail`; `google.rpc.BadRequest` names every field.
+`row_id` (the host's, where it keeps the transcript), `ceiling` (of the model), `detail`; `google.rpc.BadRequest`
+names every field.
 Example: `{field: "policy.min_progress", value: "1.5", range: "[0, 1)"}`.
 """
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 2
@@ -317,24 +323,28 @@ ERROR_REASON_UNKNOWN_TOOL_CALL: ErrorReason.ValueType  # 10
 """A tool result answers a call that never existed, or that an edit or restore removed (R3).
 
 Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `removed_by` (the revision
-that removed the call, if one did). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
+that removed the call, if one did), `row_id` (the host's, where it keeps the transcript). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
 """
 ERROR_REASON_DUPLICATE_TOOL_RESULT: ErrorReason.ValueType  # 11
 """A tool result answers a call that has its final result (R3).
 
-Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset`. Example:
+Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset` (of a host's list
+the place of the result there, or its offset in the archive), `row_id` (the host's, where it keeps the transcript).
+Example:
 `{call_id: "call_9", row: "0", result_offset: "112"}`.
 """
 ERROR_REASON_SUMMARY_ROW_REFUSED: ErrorReason.ValueType  # 12
-"""An append carries a summary, or a pin names one: summaries are the sidecar's own (R6).
+"""An append carries a summary, or a pin names one: summaries are the sidecar's own (R6). In a transcript that the
+host keeps: one of no issued record, or of a projection that is not committed (H2).
 
-Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), or `offset`, or `first_offset` and
-`last_offset`. Example: `{row: "3"}`.
+Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input) and `row_id` (the host's, where it keeps the
+transcript), or `offset`, or `first_offset` and `last_offset`. Example: `{row: "3"}`.
 """
 ERROR_REASON_EMPTY_ASSISTANT_ROW: ErrorReason.ValueType  # 13
 """An assistant row has no blocks (R4).
 
-Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input). Example: `{row: "0"}`.
+Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), `row_id` (the host's, where it keeps the
+transcript). Example: `{row: "0"}`.
 """
 ERROR_REASON_STALE_SYSTEM_VERSION: ErrorReason.ValueType  # 14
 """The version of a keyed system row is not above the current one.

@@ -26,6 +26,7 @@ from foldline.v1 import (
     session_service_pb2,
 )
 
+from tests.integration.hosted import HostedHost, talk
 from tests.support.requests import answer, append, assistant, calls, create, prepare, result, user
 from tests.support.server import Client, Refusal, config_of, refused, running_server, started
 
@@ -39,7 +40,7 @@ COMMENTS = {
 }
 
 NOT_RAISED = {
-    "CURATOR_FAILED", "PROJECTION_NOT_FOUND", "PROJECTION_EXPIRED", "CHECKPOINTS_DISABLED",
+    "CURATOR_FAILED", "CHECKPOINTS_DISABLED",
     "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "TENANT_DENIED", "READ_ONLY", "ADMIN_ONLY", "EMBEDDING_MISMATCH",
     # A search goes on without its embedder and says `degraded` (M8): the reason stays in the log.
     "EMBEDDER_UNAVAILABLE",
@@ -351,6 +352,22 @@ def _not_yet(client: Client, _: Path) -> Refusal:
     request = create("knob")
     request.policy.archive.retention.FromSeconds(86_400)
     return refused(client.session.CreateSession, request)
+
+
+@case("PROJECTION_NOT_FOUND", projection_id="pr-x")
+def _no_projection(client: Client, _: Path) -> Refusal:
+    HostedHost(client, "kept")
+    request = compaction_service_pb2.CommitProjectionRequest(session_id="kept", projection_id="pr-x")
+    return refused(client.compaction.CommitProjection, request)
+
+
+@case("PROJECTION_EXPIRED", projection_id=None, expire_time=None)
+def _expired_projection(client: Client, _: Path) -> Refusal:
+    host = HostedHost(client, "kept")
+    talk(host, 20)
+    host.ask("and now?")
+    answer = host.compact(manual=True, override={"memory": {"projection_ttl": {"nanos": 1}}})
+    return refused(host.commit, answer)
 
 
 @case("STORE_CORRUPT", record="Session")
