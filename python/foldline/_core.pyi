@@ -12,7 +12,9 @@ __all__ = [
     "VIDEO_TOKENS_PER_SECOND",
     "CoreError",
     "Ledger",
+    "Words",
     "__version__",
+    "ascii_terms",
     "build_info",
     "chain",
     "count_tokens",
@@ -87,6 +89,20 @@ def cut_tokens(text: str, max_tokens: int, encoding: str, head_tail: bool) -> tu
 def cut_tokens_many(
     texts: Sequence[str], max_tokens: Sequence[int], encoding: str, head_tail: bool
 ) -> list[tuple[str, int]]: ...
+
+# Memory (M4)
+def ascii_terms(text: str, most: int | None = None) -> str | None:
+    """Search terms of an ASCII text, joined by spaces; of the last ones no more than ``most``. None for other texts."""
+
+@final
+class Words:
+    """The words of a group of entries, given as the text and the context of each in turn."""
+
+    def __new__(cls, columns: Sequence[str]) -> Words: ...
+    def words(self) -> list[str]: ...
+    def lengths(self) -> list[int]: ...
+    def postings(self, stems: Sequence[str]) -> list[tuple[str, bytes]]:
+        """Postings by stem, for the stem of each of ``words``."""
 
 # Digests (§1 revision, V7)
 def digest_rows(offsets: Sequence[int], bodies: Sequence[bytes]) -> bytes: ...

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
 
 from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.rows import AssistantRow, Row, ToolCallBlock, ToolResultRow, calls_of
 from foldline.memory.chunks import Count, chunk
-from foldline.memory.terms import speaker_terms, terms, without_label
+from foldline.memory.terms import joined_terms, speaker_terms, terms, without_label
 from foldline.memory.text import SEPARATOR, indexable, segments
 from foldline.memory.times import normal_time, spoken_date
 
@@ -36,7 +35,7 @@ def project(
     wanted, listed = {row.offset for row in rows}, {row.offset for row in context}
     order = [*context, *(row for row in rows if row.offset not in listed)]
     calls = {(row.offset, call.call_id): call for row in order for call in calls_of(row.body)}
-    before: deque[list[str]] = deque(maxlen=NEIGHBORS)
+    before: deque[str] = deque(maxlen=NEIGHBORS)
     entries: list[MemoryEntry] = []
     for row in order:
         if not indexable(row.body, index_tool_results):
@@ -48,15 +47,15 @@ def project(
     return tuple(entries)
 
 
-def _lent(text: str) -> list[str]:
+def _lent(text: str) -> str:
     """The terms a text lends to the entries after it: what was said, not by whom."""
-    return terms(without_label(text)[-8 * NEIGHBOR_TERMS :])[-NEIGHBOR_TERMS:]
+    return joined_terms(without_label(text)[-8 * NEIGHBOR_TERMS :], NEIGHBOR_TERMS)
 
 
 def _entries(
     row: Row,
     calls: dict[tuple[int, str], ToolCallBlock],
-    before: deque[list[str]],
+    before: deque[str],
     chunk_tokens: int,
     count: Count,
 ) -> list[MemoryEntry]:
@@ -87,8 +86,8 @@ def _entries(
                     kind=segment.kind,
                     role=EntryRole.TOOL if segment.kind == EntryKind.TOOL_RESULT else role,
                     text=text,
-                    terms=" ".join(terms(text)),
-                    context=" ".join([*about, *chain.from_iterable(before)]),
+                    terms=joined_terms(text),
+                    context=" ".join(filter(None, (*about, *before))),
                     byte_start=position,
                     byte_end=position + size,
                     call_id=segment.call_id,

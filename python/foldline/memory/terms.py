@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
+from foldline._core import ascii_terms
+
 MAX_TERM = 64
 MAX_QUERY_TERMS = 64
 _MAX_SPLIT_WORD = 40
@@ -50,8 +52,22 @@ STOP_WORDS = frozenset(_GRAMMAR.split())
 
 def terms(text: str) -> list[str]:
     """Terms of a text, in order, repeats included."""
+    return joined_terms(text).split()
+
+
+def joined_terms(text: str, most: int | None = None) -> str:
+    """Terms of a text, in order, repeats included, between spaces; of the last ones no more than ``most``."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+    found = ascii_terms(text, most)
+    if found is not None:
+        return found
+    general = general_terms(text)
+    return " ".join(general if most is None else general[max(0, len(general) - most) :])
+
+
+def general_terms(text: str) -> list[str]:
+    """Terms of a normalized text of any script; what ``ascii_terms`` gives where it is ASCII."""
     return [term for run in _RUN.findall(text) for term in _of_run(run)]
 
 

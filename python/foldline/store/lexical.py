@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from foldline._core import Words
 from foldline.domain.memory import MemoryEntry
 from foldline.store.stemming import Stemmer
 
@@ -27,7 +28,6 @@ POSTING = np.dtype([("entry", "<u4"), ("own", "u1"), ("context", "u1"), ("length
 A term that stands more often, or a longer entry, counts as the most there is room for.
 """
 
-_MOST, _LONGEST = 255, 65_535
 _stemmer = Stemmer()
 
 
@@ -61,28 +61,10 @@ def segment(entries: Sequence[MemoryEntry]) -> Segment:
     """Indexes entries by stem."""
     if not entries:
         return _NOTHING
-    columns = [words.split() for entry in entries for words in (entry.terms, entry.context)]
-    numbers: dict[str, int] = {}
-    known = {
-        word: numbers.setdefault(stem, len(numbers))
-        for word, stem in _stemmer.stems({word for words in columns for word in words}).items()
-    }
-    sizes = np.array([len(words) for words in columns])
-    lengths = sizes[::2] + sizes[1::2]
-    # Each word is its stem, its entry, and whether it stands in the context, as one number: sorted, they are the index.
-    places = np.repeat(np.arange(len(columns)), sizes)
-    words = np.array([known[word] for words in columns for word in words], np.int64) * len(columns) + places
-    held, counts = np.unique(words, return_counts=True)
-    own = held % 2 == 0
-    pairs, at = np.unique(held // 2, return_inverse=True)
-    found = np.zeros(len(pairs), POSTING)
-    found["entry"] = pairs % len(entries)
-    found["own"][at[own]] = np.minimum(counts[own], _MOST)
-    found["context"][at[~own]] = np.minimum(counts[~own], _MOST)
-    found["length"] = np.minimum(lengths, _LONGEST)[found["entry"]]
-    starts = np.searchsorted(pairs, np.arange(len(numbers) + 1) * len(entries))
-    postings = {stem: found[starts[number] : starts[number + 1]].tobytes() for stem, number in numbers.items()}
-    return Segment(tuple(lengths.tolist()), dict(sorted(postings.items())))
+    words = Words([column for entry in entries for column in (entry.terms, entry.context)])
+    distinct = words.words()
+    known = _stemmer.stems(distinct)
+    return Segment(tuple(words.lengths()), dict(words.postings([known[word] for word in distinct])))
 
 
 def rank(

@@ -6,6 +6,7 @@ pub mod bound;
 pub mod digest;
 pub mod error;
 pub mod estimate;
+pub mod index;
 pub mod ledger;
 
 pub use error::{Error, Result};

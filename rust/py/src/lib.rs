@@ -4,6 +4,7 @@ mod bound;
 mod digest;
 mod error;
 mod estimate;
+mod index;
 mod ledger;
 
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ mod _core {
     use super::error::CoreError;
     #[pymodule_export]
     use super::estimate::{count_tokens, count_tokens_many, encodings, measure_rows, ranks, warm, weighted_tokens};
+    #[pymodule_export]
+    use super::index::{Words, ascii_terms};
     #[pymodule_export]
     use super::ledger::Ledger;
 
