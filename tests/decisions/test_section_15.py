@@ -9,8 +9,8 @@ from foldline.v1 import compaction_pb2, event_pb2, policy_pb2, row_pb2, session_
 
 from tests.decisions.table import marks
 from tests.integration.host import Host
-from tests.integration.test_ahead import Gate, cross, events, near, ready, server, turn
-from tests.support.requests import assistant, user
+from tests.integration.test_ahead import Gate, cross, events, fill, near, ready, server, turn
+from tests.support.requests import assistant, calls, result, user
 from tests.support.server import Client
 
 __all__ = ["server"]
@@ -92,3 +92,19 @@ def test_whether_a_summary_is_written_ahead(
     for number in range(6):
         turn(host, number)
     assert gate.started.acquire(timeout=5.0 if writes else 0.2) is writes
+
+
+def test_a1_v8_what_memory_holds_is_what_the_policy_of_the_commit_says(server: tuple[Client, Gate]) -> None:
+    """Results are not indexed while the summary is written ahead of need, and are once it commits."""
+    client, gate = server
+    host = Host(client, "s", output_reserve_tokens=100, memory={"index_tool_results": False})
+    host.append(user("read it"), calls("c"), result("c", "E4711 in the relay of harbour seven"), assistant("ok"))
+    fill(host)
+    ready(host, gate)
+    client.session.UpdateSession(
+        session_service_pb2.UpdateSessionRequest(session_id="s", policy={"memory": {"index_tool_results": True}})
+    )
+    folded = cross(host)
+    assert folded.fold.trigger == compaction_pb2.TRIGGER_BACKGROUND
+    assert host.verify().ok, host.verify().faults
+    assert 3 in {h.offset for h in host.search("E4711 relay harbour").hits}

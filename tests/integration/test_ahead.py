@@ -69,9 +69,13 @@ def settings(folder: Path) -> dict[str, str]:
 def near(client: Client, name: str, **policy: object) -> Host:
     """A host a little before four fifths of T, which is 6 400; a turn is about 190 tokens."""
     host = Host(client, name, output_reserve_tokens=100, **policy)
+    fill(host)
+    return host
+
+
+def fill(host: Host) -> None:
     turns = [m for n in range(25) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n + 500)))]
     host.append(*turns)
-    return host
 
 
 def turn(host: Host, number: int) -> compaction_service_pb2.PrepareRequestResponse:

@@ -17,7 +17,7 @@ from foldline.domain.folding import (
 )
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import Usage
-from foldline.domain.policy import Policy
+from foldline.domain.policy import Memory, Policy
 from foldline.domain.ports import StoredRequest, StoredRow
 from foldline.domain.pressure import Limits
 from foldline.domain.rows import ModelRef, Row
@@ -133,11 +133,12 @@ class Written:
 
     Attributes:
         plan: the attempt's, or a compactor's own (F12).
-        entries: the memory projection of the rows that fold, staged (V8).
+        entries: the memory projection of the rows that fold, staged (V8), as ``memory`` asked for it.
         failed: why the configured source did not write it, where its successor did (S2).
     """
 
     plan: FoldPlan
     summary: SummaryResult
     entries: tuple[MemoryEntry, ...]
+    memory: Memory
     failed: SummaryFailed | None = None

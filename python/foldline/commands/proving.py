@@ -14,7 +14,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
 from foldline.commands.snapshots import facts_of_stored, snapshot_of
-from foldline.commands.summarizing import account
+from foldline.commands.summarizing import account, projected
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, Trigger, WarningCode
 from foldline.domain.errors import FoldlineError
@@ -89,6 +89,11 @@ class _Commit:
         self.session, self.summary = live.session, written.summary
         self.revision, self.offset = self.session.revision + 1, self.session.next_offset
         self.factor = self.now.factor
+        self.entries = written.entries
+        if request.policy.memory != written.memory:
+            # Written ahead of need under another policy (A1): memory holds what the fold's own says (V8).
+            order = [self.rows[f.offset] for f in self.now.rows]
+            self.entries = projected(services, self.session, request.policy.memory, order, self.plan)
         gone = [self.stored[o] for o in self.plan.discard]
         self.digest_of_discarded = _core.digest_rows([r.offset for r in gone], [r.body for r in gone]).hex()
         policy = request.policy.summary
@@ -138,11 +143,11 @@ class _Commit:
         )  # fmt: skip
 
     def _entries(self) -> tuple[MemoryEntry, ...]:
-        """What the fold publishes: nothing once the scope is dropped, also where that was while it was under way (M7)."""
+        """What the fold publishes: nothing once the scope is dropped, also while it was under way (M7)."""
         if self.session.memory_dropped:
             return ()
         gone = set(self.plan.discard)
-        return tuple(e for e in self.written.entries if e.offset in gone)
+        return tuple(e for e in self.entries if e.offset in gone)
 
     def _record(self) -> CompactionRecord:
         before, after = (

@@ -20,9 +20,10 @@ from foldline.domain.folding import (
     SummaryRequest,
     SummaryResult,
 )
+from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import Usage
-from foldline.domain.policy import Policy
-from foldline.domain.rows import CompactionSummaryRow, ModelRef, kind_of
+from foldline.domain.policy import Memory, Policy
+from foldline.domain.rows import CompactionSummaryRow, ModelRef, Row, kind_of
 from foldline.domain.session import Session, SourceTotals
 from foldline.engine import cadence, planning
 from foldline.engine.pressure import over_hard_limit
@@ -94,21 +95,34 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
         summary = replace(summary, usage=_with_cost(services, summary.usage, summary.model))
         fold.spent.append(Spent(source, summary.usage, summary.model))
         request.progress(Progress("summarized", fold.fold_id, len(plan.discard)))
-        if attempt.session.memory_dropped:
-            return Written(plan, summary, (), failed)
-        gone = set(plan.discard)
         order = [attempt.rows[r.offset] for r in attempt.snapshot.rows]
-        memory = request.policy.memory
-        try:
-            entries = services.memory.project(
-                [r for r in order if r.offset in gone], order, memory.chunk_tokens, memory.index_tool_results
-            )
-        except Exception as error:
-            log.error("the memory projection of a fold failed", fold_id=fold.fold_id, exc_info=error)
-            raise SummaryFailed(FailureKind.PROJECTION_FAILED, "the rows could not be made searchable") from error
-        return Written(plan, summary, entries, failed)
+        entries = projected(services, attempt.session, request.policy.memory, order, plan)
+        return Written(plan, summary, entries, request.policy.memory, failed)
     assert failed is not None
     raise failed
+
+
+def projected(
+    services: Services, session: Session, memory: Memory, rows: Sequence[Row], plan: FoldPlan
+) -> tuple[MemoryEntry, ...]:
+    """What memory will hold of the rows that a plan discards (V8); nothing once its scope was dropped (M7).
+
+    Args:
+        rows: the active rows, in list order.
+
+    Raises:
+        SummaryFailed: PROJECTION_FAILED.
+    """
+    if session.memory_dropped:
+        return ()
+    gone = set(plan.discard)
+    try:
+        return services.memory.project(
+            [r for r in rows if r.offset in gone], rows, memory.chunk_tokens, memory.index_tool_results
+        )
+    except Exception as error:
+        log.error("the memory projection of a fold failed", session=session.session_id, exc_info=error)
+        raise SummaryFailed(FailureKind.PROJECTION_FAILED, "the rows could not be made searchable") from error
 
 
 def _order(request: FoldRequest, source: SummarySource) -> list[SummarySource]:
