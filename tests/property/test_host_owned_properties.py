@@ -66,6 +66,7 @@ class RandomHost(HostedHost):
         super().__init__(client, f"random-{number}", retention=RETENTION, min_boundaries_between=0)
         self.ever: dict[str, row_pb2.Row] = {}
         self.folded: set[str] = set()
+        self.carried: set[str] = set()
         self.undone: list[tuple[list[tuple[str, row_pb2.Row]], str, str]] = []
         self.open_calls: list[str] = []
         self.marks = itertools.count(1)
@@ -138,6 +139,9 @@ class RandomHost(HostedHost):
             assert "NOTHING_TO_FOLD" in str(error.trailing_metadata()), error  # type: ignore[attr-defined]
             return None
         self.sound(answer)
+        if not manual:
+            # What a boundary gave to be sent counts as carried, answered or not.
+            self.carried.update(self.ids())
         return answer if answer.projection_id else None
 
     def do_fold(self, step: Step) -> None:
@@ -230,7 +234,7 @@ class RandomHost(HostedHost):
             assert row_id in kept or not rows[row_id].pinned, "R6"
         answered = max((p for p, i in enumerate(ids) if rows[i].HasField("assistant")), default=-1)
         for row_id in ids[answered + 1 :]:
-            if rows[row_id].HasField("tool_result"):
+            if rows[row_id].HasField("tool_result") and row_id not in self.carried:
                 assert row_id in kept, "V5: a result that no request carried"
         if self.start:
             start = ids.index(self.start)
