@@ -13,7 +13,7 @@ help: ## List the targets
 
 $(STAMP).env: requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	HNSWLIB_NO_NATIVE=1 $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
 $(STAMP).core: $(STAMP).env $(RUST) pyproject.toml
