@@ -58,6 +58,9 @@ def rebased(
 ) -> Rebased | None:
     """V9: the plan on the current list; None where it no longer stands or too little is left of it."""
     session = live.session
+    if session is attempt.session and attempt.snapshot.factor == request.decision.report.factor:
+        # Nothing was committed since the snapshot: the list is the one that was planned on.
+        return Rebased(written.plan, attempt.snapshot, attempt.stored, attempt.rows)
     stored, rows = dict(attempt.stored), dict(attempt.rows)
     offsets = live.offsets()
     for late in services.store.read_rows(session.key, [o for o in offsets if o not in stored]):

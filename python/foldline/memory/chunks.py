@@ -22,7 +22,8 @@ def chunk(text: str, limit: int, count: Count) -> list[tuple[int, int]]:
 
     Tokens are added up over the pieces of a span, so that one may hold a few more where they merge less well.
     """
-    total = count(text)
+    # No text has more tokens than bytes, no character more than four of them.
+    total = 0 if 4 * len(text) <= limit else count(text)
     if total <= limit:
         spans = [(0, len(text))]
     else:
@@ -63,5 +64,7 @@ def _pack(leaves: Iterator[tuple[int, int, int]], target: int, limit: int) -> li
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    if start < end and not text[start].isspace() and not text[end - 1].isspace():
+        return start, end
     piece = text[start:end]
     return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))
