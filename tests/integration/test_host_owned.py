@@ -10,6 +10,7 @@ import pytest
 from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
+    memory_service_pb2,
     row_pb2,
     session_pb2,
     session_service_pb2,
@@ -410,3 +411,25 @@ def test_h3_a_deleted_session_takes_what_is_staged_along(client: Client, name: s
     assert refused(other.commit, answer).reason == "PROJECTION_NOT_FOUND"
     other.fold()
     assert other.verify().ok
+
+
+# M7: a scope that is dropped
+
+
+def test_m7_a_projection_of_a_dropped_scope_is_committed_without_memory(client: Client, name: str) -> None:
+    host = long_list(client, name)
+    answer = host.compact()
+    client.memory.DropScope(memory_service_pb2.DropScopeRequest(session_id=name))
+    assert host.commit(answer) == 0
+    assert (host.found("file_3.py"), len(host.archive())) == ([], len(answer.discarded_row_ids) + 1)
+    record = next(e for e in host.events() if e.HasField("compaction_completed")).compaction_completed.record
+    assert (record.memory_dropped, record.memory_entries) == (True, 0)
+    assert record.create_time.seconds
+    assert host.verify().ok
+    host.apply(answer)
+    talk(host, 20, first=50)
+    host.ask("next")
+    later = host.compact(manual=True)
+    assert (later.record.memory_dropped, later.record.memory_entries) == (True, 0)
+    assert host.commit(later) == 0
+    assert host.verify().ok

@@ -54,11 +54,10 @@ def commit_projection(services: Services, caller: Caller, session_id: str, proje
         staged = services.store.staged_projection(live.session.key)
         if projection.state is not ProjectionState.STAGED or staged is None:
             raise _not_found(projection_id, projection.state)
-        fold = staged[1]
-        published = 0 if live.session.memory_dropped else len(fold.entries)
-        _commit(services, caller, live, staged, request_id, published)
+        fold = _as_committed(services, live.session, staged[1])
+        _commit(services, caller, live, projection, fold, request_id)
         services.memory.wake()
-        return published
+        return len(fold.entries)
 
 
 def abort_projection(services: Services, caller: Caller, session_id: str, projection_id: str, request_id: str) -> None:
@@ -126,11 +125,18 @@ def _expired(projection: Projection) -> FoldlineError:
     )  # fmt: skip
 
 
+def _as_committed(services: Services, session: Session, fold: StagedFold) -> StagedFold:
+    """The fold with what is only known now: its time, and that its scope was dropped meanwhile (M7)."""
+    entries = () if session.memory_dropped else fold.entries
+    record = replace(
+        fold.record, memory_entries=len(entries), memory_dropped=session.memory_dropped, time=services.clock()
+    )  # fmt: skip
+    return replace(fold, record=record, entries=entries)
+
+
 def _commit(
-    services: Services, caller: Caller, live: LiveSession, staged: tuple[Projection, StagedFold], request_id: str,
-    published: int,
-) -> None:  # fmt: skip
-    projection, fold = staged
+    services: Services, caller: Caller, live: LiveSession, projection: Projection, fold: StagedFold, request_id: str
+) -> None:
     session, record, now = live.session, fold.record, services.clock()
     state = replace(_folded(session, fold), update_time=now)
     # The host keeps the list: a rewrite here has none.
@@ -142,9 +148,9 @@ def _commit(
     )  # fmt: skip
     batch = Batch(
         expected_revision=session.revision, session=state, rows=fold.rows, calls=fold.calls, rewrite=rewrite,
-        events=(event,), publish=() if session.memory_dropped else fold.entries, host_rows=fold.host_rows,
+        events=(event,), publish=fold.entries, host_rows=fold.host_rows,
         settle=Settled(projection.projection_id, ProjectionState.COMMITTED),
-        request=remember(services, caller, request_id, published),
+        request=remember(services, caller, request_id, len(fold.entries)),
     )  # fmt: skip
     commit(services, live, batch)
     live.session = state

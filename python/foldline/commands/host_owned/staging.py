@@ -190,6 +190,8 @@ class _Stage:
         return next((row_id for _, row_id in kept[at:] if row_id), "")
 
     def _entries(self) -> tuple[MemoryEntry, ...]:
+        if self.session.memory_dropped:
+            return ()
         return tuple(e for e in self.written.entries if e.offset in self.gone)
 
     def _calls(self) -> tuple[CallUpdate, ...]:
