@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from foldline.access import Key
 from foldline.config import Config, Provider
 from foldline.domain.ports import Summarizer
 from foldline.summarize.providers.anthropic import Anthropic
 from foldline.summarize.providers.conversation import Judges
-from foldline.summarize.providers.endpoint import Endpoint, Key
+from foldline.summarize.providers.endpoint import Endpoint
 from foldline.summarize.providers.google import Google
 from foldline.summarize.providers.openai import OpenAI
 from foldline.summarize.providers.summarizer import Configured, ProviderSummarizer
@@ -26,10 +27,15 @@ def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> Summa
     if not config.providers:
         return None
     made = {
-        name: Configured(name, settings, _endpoint(name, settings), Key(name, settings))
+        name: Configured(name, settings, _endpoint(name, settings), _key(name, settings))
         for name, settings in config.providers.items()
     }
     return ProviderSummarizer(made, judges, backoff)
+
+
+def _key(name: str, settings: Provider) -> Key:
+    optional = bool(settings.base_url)
+    return Key(f"providers.{name}", settings.api_key_env, settings.api_key_file, optional=optional)
 
 
 def _endpoint(name: str, settings: Provider) -> Endpoint:

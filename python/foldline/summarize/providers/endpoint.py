@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import email.utils
-import importlib
-import importlib.util
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from foldline.config import ConfigError, Provider
 from foldline.domain.enums import ModelType
 from foldline.summarize.prompt import Ask
 
 LONG = 86_400.0
 """Seconds a client waits at most; a summary's own time is shorter, and kept over all its calls."""
-NO_KEY = "none"
-"""What servers that ask for no key are sent, since the SDKs want one."""
 
 
 class Ending(StrEnum):
@@ -90,71 +83,6 @@ class Endpoint(Protocol):
 
     def open(self, key: str) -> AbstractAsyncContextManager[Call]:
         """A client for the calls of one summary; nothing stays open after it."""
-
-
-class Key:
-    """Where a provider's key lies (W8): read when it is needed, so that it can be rotated, and never shown."""
-
-    def __init__(self, name: str, settings: Provider) -> None:
-        """Reads the key once.
-
-        Raises:
-            ConfigError: it is not there, or is no key.
-        """
-        self._where = f"providers.{name}"
-        self._variable, self._file = settings.api_key_env, settings.api_key_file
-        if not self._variable and self._file is None and not settings.base_url:
-            raise ConfigError(
-                f"{self._where} needs api_key_env or api_key_file; only a base_url of its own may go without"
-            )
-        self.read()
-
-    def read(self) -> str:
-        """The key.
-
-        Raises:
-            ConfigError: as at the start; the message holds no part of it.
-        """
-        if self._variable:
-            key, place = os.environ.get(self._variable, ""), f"the environment variable {self._variable}"
-        elif self._file is not None:
-            key, place = _read(self._where, self._file), "the file of api_key_file"
-        else:
-            return NO_KEY
-        key = key.strip()
-        if not key:
-            raise ConfigError(f"{self._where}: {place} holds no key")
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError(f"{self._where}: {place} holds characters that no key has")
-        return key
-
-
-def _read(where: str, file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{where}: the file of api_key_file cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where}: the file of api_key_file is no text") from None
-
-
-def require_sdk(name: str, module: str, extra: str) -> None:
-    """Refuses a provider whose SDK is not installed, without the second that importing it takes.
-
-    Raises:
-        ConfigError: with the command that installs it.
-    """
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise ConfigError(f"providers.{name} needs the package of its SDK: pip install 'foldline[{extra}]'")
-
-
-def sdk(module: str) -> Any:
-    """The SDK, imported at the first summary."""
-    return importlib.import_module(module)
 
 
 def retry_after_of(headers: Mapping[str, str]) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from foldline.access import require_sdk, sdk
 from foldline.config import Provider
 from foldline.domain.enums import ModelType
 from foldline.summarize.prompt import Ask
@@ -20,8 +21,6 @@ from foldline.summarize.providers.endpoint import (
     body_of,
     listed,
     refused_by_status,
-    require_sdk,
-    sdk,
     table,
     text_of,
 )
@@ -45,7 +44,7 @@ class Google:
         Raises:
             ConfigError: with the command that installs it.
         """
-        require_sdk(name, "google.genai", "google")
+        require_sdk(f"providers.{name}", "google.genai", "google")
         self._base_url = settings.base_url or BASE_URL
 
     def load(self) -> tuple[Any, Any, tuple[type[Exception], ...]]:

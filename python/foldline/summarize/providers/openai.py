@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from foldline.access import require_sdk, sdk
 from foldline.config import Provider
 from foldline.domain.enums import ModelType
 from foldline.summarize.prompt import Ask
@@ -18,8 +19,6 @@ from foldline.summarize.providers.endpoint import (
     body_of,
     listed,
     refused_by_status,
-    require_sdk,
-    sdk,
     table,
     text_of,
 )
@@ -47,7 +46,7 @@ class OpenAI:
         Raises:
             ConfigError: with the command that installs it.
         """
-        require_sdk(name, "openai", "openai")
+        require_sdk(f"providers.{name}", "openai", "openai")
         self._responses = settings.type == "openai_responses"
         self._base_url = settings.base_url or BASE_URL
         # OpenAI's reasoning models refuse the older name, most compatible servers know no other.

@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 
+from foldline.access import Key
 from foldline.config import ConfigError, Provider
 from foldline.domain.enums import FailureKind, Oversize, SourceBoundKind, SummarySource
 from foldline.domain.folding import SourceBound, SummaryFailed, SummaryRequest, SummaryResult
@@ -18,7 +19,7 @@ from foldline.domain.models import DEFAULT_WINDOW, Usage
 from foldline.domain.rows import ModelRef
 from foldline.summarize.coverage import cover
 from foldline.summarize.providers.conversation import Conversation, Judges
-from foldline.summarize.providers.endpoint import Endpoint, Key
+from foldline.summarize.providers.endpoint import Endpoint
 from foldline.summarize.providers.running import Cancelled, run
 from foldline.summarize.providers.task import Task
 from foldline.summarize.redact import MASK
