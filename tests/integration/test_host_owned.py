@@ -131,6 +131,27 @@ def test_h3_what_is_staged_is_given_again_while_the_list_only_grows(client: Clie
     assert len(host.ends()) == 1
 
 
+def test_h3_what_is_staged_is_not_given_again_once_it_may_not_fold_any_more(client: Client, name: str) -> None:
+    """R6, V5: a pin, or a run that is open from earlier on, holds rows that the staged fold takes."""
+    host = long_list(client, name)
+    first = host.compact()
+    pinned, opened = first.discarded_row_ids[4], first.discarded_row_ids[8]
+    plain = list(host.list)
+    for row_id, row in host.list:
+        if row_id == pinned:
+            row.pinned = True
+    second = host.compact(manual=True)
+    assert second.projection_id != first.projection_id
+    assert pinned in second.kept_row_ids
+    host.list, host.start = plain, opened
+    third = host.compact(manual=True)
+    assert third.projection_id != second.projection_id
+    assert opened in third.kept_row_ids
+    host.apply(third)
+    host.commit(third)
+    assert host.verify().ok
+
+
 def test_h3_a_summary_that_stands_last_comes_before_what_was_appended(client: Client, name: str) -> None:
     host = HostedHost(client, name)
     talk(host, 28)

@@ -288,8 +288,8 @@ def test_h3_a_random_host_loses_nothing(client: Client, steps: list[Step]) -> No
     host.end_run()
     host.compact()
     host.nothing_is_lost()
-    for ends in list(host.ends().values())[:-1]:
-        assert len(ends) == 1, "§13: every start but one that is staged has one end"
+    ends = list(host.ends().values())
+    assert [len(e) for e in ends if len(e) != 1] in ([], [0]), "§13: every start but one that is staged has one end"
 
 
 # The same history, kept here
