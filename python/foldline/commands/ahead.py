@@ -14,11 +14,11 @@ from foldline.commands.attempts import plan_inputs, planned_attempt, start
 from foldline.commands.draft import Draft
 from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, FoldRequest, Written
 from foldline.commands.live import LiveSession
-from foldline.commands.proving import fail, finish, rebased
+from foldline.commands.proving import fail, finish, rebased, too_long_by_now
 from foldline.commands.services import Services
 from foldline.commands.summarizing import account, is_paid, may_write_ahead, write
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, Trigger
+from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryFailed
 from foldline.engine import cadence
@@ -61,10 +61,12 @@ def consider(services: Services, live: LiveSession, request: FoldRequest) -> Non
     Planning reads the transcript, so that it is tried anew only once that has grown.
     """
     session, policy = live.session, request.policy
+    if live.fold is not None:
+        return  # It may wait for the summary, or have taken it in: what becomes of it is the fold's to say.
     if live.ahead is not None and live.ahead.rewrites != session.rewrites:
         drop(services, live, "the rows that it covers changed")
         session = live.session
-    if live.fold is not None or live.ahead is not None or not may_write_ahead(services, policy):
+    if live.ahead is not None or not may_write_ahead(services, policy):
         return
     paid = is_paid(services, policy)
     if not cadence.ahead_due(request.decision.report, session.cadence, policy, now=services.clock(), paid=paid):
@@ -107,27 +109,42 @@ def _write(services: Services, live: LiveSession, mine: Ahead) -> None:
             log.error("a summary ahead of need failed", fold_id=mine.fold_id, exc_info=error)
         failure = SummaryFailed(FailureKind.INTERNAL, type(error).__name__)
     with live.locked():
-        mine.written = written
-        _pay(services, live, mine)
-        if live.ahead is not mine:
-            _dropped(services, live, mine, "the rows that it covers changed")
-            return
-        if written is not None and mine.wanted is None:
-            # The rows can be read again; held by every session near its threshold they would fill the memory.
-            mine.attempt = replace(attempt, rows={}, stored={})
-            return
-        live.ahead = None
-        outcome: FoldOutcome | Written | None = None
-        if failure is not None:
-            outcome = fail(
-                services, live, mine.request, attempt, failure.kind, failure.detail, retry_after=failure.retry_after
-            )
-        if mine.wanted is not None:
-            request, go_on = mine.wanted
-            if outcome is None:
-                live.ahead = mine
-                outcome = _settle(services, live, request, mine)
-            go_on(mine.fold, outcome)
+        try:
+            _end(services, live, mine, attempt, written, failure)
+        except BaseException as error:
+            if mine.wanted is not None and mine.fold.outcome is None:
+                # The store failed, say: whoever waits must not do so for ever, nor the barrier stand (L2).
+                lost = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL, error=error)
+                mine.wanted[1](mine.fold, lost)
+            raise
+
+
+def _end(
+    services: Services, live: LiveSession, mine: Ahead, attempt: Attempt, written: Written | None,
+    failure: SummaryFailed | None,
+) -> None:  # fmt: skip
+    """Keeps what was written until it is due, or hands it to the fold that waits for it. Under the session's lock."""
+    mine.written = written
+    _pay(services, live, mine)
+    if live.ahead is not mine:
+        _dropped(services, live, mine, "the rows that it covers changed")
+        return
+    if written is not None and mine.wanted is None:
+        # The rows can be read again; held by every session near its threshold they would fill the memory.
+        mine.attempt = replace(attempt, rows={}, stored={})
+        return
+    live.ahead = None
+    outcome: FoldOutcome | Written | None = None
+    if failure is not None:
+        outcome = fail(
+            services, live, mine.request, attempt, failure.kind, failure.detail, retry_after=failure.retry_after
+        )
+    if mine.wanted is not None:
+        request, go_on = mine.wanted
+        if outcome is None:
+            live.ahead = mine
+            outcome = _settle(services, live, request, mine)
+        go_on(mine.fold, outcome)
 
 
 def _begin(services: Services, live: LiveSession, mine: Ahead) -> bool:
@@ -187,7 +204,10 @@ def take(
 
 
 def _settle(services: Services, live: LiveSession, request: FoldRequest, mine: Ahead) -> FoldOutcome | Written | None:
-    """Commits a ready summary if the request fits with it; else it is for the fold that follows (A2)."""
+    """Commits a ready summary if the request fits with it; else it is for the fold that follows (A2).
+
+    So is one that is longer than policy, model and factor of this request allow: it was written under others.
+    """
     attempt, written = mine.attempt, mine.written
     assert attempt is not None
     assert written is not None
@@ -203,7 +223,7 @@ def _settle(services: Services, live: LiveSession, request: FoldRequest, mine: A
         found.plan, inputs, summary_tokens=summary + min(calls, request.policy.summary.ledger_tokens),
         transcript_bytes=live.transcript_size()[1],
     )  # fmt: skip
-    if not fits:
+    if not fits or too_long_by_now(services, live, request, attempt, written, found):
         return written
     live.ahead = None
     return finish(services, live, request, attempt, written)
@@ -218,8 +238,9 @@ def drop(services: Services, live: LiveSession, why: str, *, used: bool = False)
     mine, live.ahead = live.ahead, None
     if mine is None:
         return
-    mine.fold.cancelled = True
-    if mine.written is not None:
+    if mine.written is None:
+        mine.fold.cancelled = True
+    else:  # A fold that waited for it may go on under its id.
         _dropped(services, live, mine, why, used=used)
 
 

@@ -69,10 +69,13 @@ def planned_attempt(
     )  # fmt: skip
     if vetoed is not None:
         return vetoed
+    # The call ahead of need, or the first of two folds, may have spent the budget since the check (C6).
+    barred = cadence.barred_by(decision, session.cadence, request.policy, now=draft.now, paid=source in PAID)
     return Attempt(
         fold=FoldInProgress(f"f-{uuid.uuid4().hex}"),
         trigger=trigger or decision.trigger or Trigger.AUTOMATIC,
-        source=_first_asked(request, source),
+        source=source if barred is None else SummarySource.EXTRACTIVE,
+        barred=barred,
         inputs=inputs,
         snapshot=snapshot,
         plan=planned,
@@ -83,11 +86,6 @@ def planned_attempt(
         session=session,
         ready=ready if ready and set(ready.plan.discard) <= set(planned.discard) else None,
     )
-
-
-def _first_asked(request: FoldRequest, source: SummarySource) -> SummarySource:
-    """The source that will be called; of one that cools or has spent its budget, the successor (S2)."""
-    return SummarySource.EXTRACTIVE if request.decision.barred is not None else source
 
 
 def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:

@@ -99,7 +99,11 @@ def carry_out(services: Services, live: LiveSession, request: FoldRequest, attem
         finally:
             release()
 
-    services.workers.now(work)
+    try:
+        services.workers.now(work)
+    except RuntimeError as error:  # No thread could be started: the fold ends here, not its caller's request.
+        release()
+        end(live, attempt.fold, fail(services, live, request, attempt, FailureKind.INTERNAL, str(error), error=error))
 
 
 def _work(services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt) -> None:

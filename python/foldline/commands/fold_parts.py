@@ -107,7 +107,7 @@ class Attempt:
     """What the snapshot gave: everything the summary and the checks need, out of the lock.
 
     Attributes:
-        source: who is to write.
+        source: who is to write: of one that is ``barred`` by cooldown or budget, the successor (S2).
         rounds_only: the second of the two folds of one check (F3).
         ready: a summary written ahead of need that this one takes in as its earlier summary (A2).
     """
@@ -125,6 +125,7 @@ class Attempt:
     session: Session
     rounds_only: bool = False
     ready: Written | None = None
+    barred: SkipReason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from foldline.domain.ports import Batch, Rewrite, StoredRow
 from foldline.domain.rows import CompactionSummaryRow, Row
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
-from foldline.engine.checks import Candidate, check
+from foldline.engine.checks import Candidate, check, over_budget
 from foldline.engine.rebase import rebase
 
 
@@ -44,6 +44,13 @@ def finish(
     except FoldlineError as error:
         # Only the store writes: the transcript is as it was (V10).
         return fail(services, live, request, attempt, FailureKind.COMMIT_FAILED, error.message, error=error)
+
+
+def too_long_by_now(
+    services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, written: Written, found: Rebased
+) -> bool:  # fmt: skip
+    """Whether a summary that kept to its budget is longer than V6 allows by now: nothing is said against its source."""
+    return _Commit(services, live, request, attempt, written, found).too_long_by_now()
 
 
 class Rebased:
@@ -132,16 +139,26 @@ class _Commit:
         self.services.memory.wake()
         return FoldOutcome(record, warnings=self._warnings())
 
-    def _check(self) -> tuple[CheckFailure, ...]:
-        summary, request, attempt = self.summary, self.request, self.attempt
-        candidate = Candidate(
+    def too_long_by_now(self) -> bool:
+        request, attempt, candidate = self.request, self.attempt, self._candidate()
+        return candidate.prose_tokens <= attempt.plan.budget and over_budget(
+            self.now, candidate, request.policy, request.limits, tools_tokens=request.tools_tokens,
+            planned=(attempt.snapshot, self.written.plan),
+        )  # fmt: skip
+
+    def _candidate(self) -> Candidate:
+        summary = self.summary
+        return Candidate(
             plan=self.plan, summary=self.facts, text=summary.text, source=summary.source,
             prose_tokens=self._count(summary.text) - summary.appendix_tokens,
             appendix_tokens=summary.appendix_tokens, ledger_tokens=self._count(self.ledger) if self.ledger else 0,
             discarded=to_ranges(self.plan.discard), digest=self.digest_of_discarded,
         )  # fmt: skip
+
+    def _check(self) -> tuple[CheckFailure, ...]:
+        request, attempt = self.request, self.attempt
         return check(
-            self.now, self.after, candidate, request.policy, request.limits, tools_tokens=request.tools_tokens,
+            self.now, self.after, self._candidate(), request.policy, request.limits, tools_tokens=request.tools_tokens,
             forced=request.decision.forced, planned=(attempt.snapshot, self.written.plan),
         )  # fmt: skip
 
@@ -210,7 +227,7 @@ class _Commit:
                     retry_after=failed.retry_after,
                 ),
             )
-        barred = failed is not None or self.request.decision.barred is not None
+        barred = failed is not None or self.attempt.barred is not None
         return replace(
             _folded(session, self.plan),
             update_time=now,
@@ -283,7 +300,7 @@ def _folded(session: Session, planned: FoldPlan) -> Session:
     )
     superseded = tuple(s for s in session.superseded if s.offset not in gone)
     run = session.open_run
-    if run is not None and planned.covers_run == run.run_id:
+    if run is not None and planned.covers_run and planned.covers_run in (run.run_id, run.continues):
         run = replace(run, ledger=planned.ledger)
     return replace(session, calls=calls, superseded=superseded, open_run=run)
 

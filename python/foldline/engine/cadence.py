@@ -159,11 +159,11 @@ def veto(
         tools_tokens: estimate of the tools, after the factor.
     """
     trigger = decision.trigger or Trigger.AUTOMATIC
-    if decision.barred is None:
-        gate = _gate(trigger, cadence, policy, now, paid)
+    gate = None if decision.barred else barred_by(decision, cadence, policy, now=now, paid=paid)
+    if gate is not None:
         succeeded = paid and not external and successor_may_write(policy, over_hard_limit(decision.report))
-        if gate is not None and not succeeded:
-            return _GATES[gate]
+        if not succeeded:
+            return gate
     if _is_progress(plan.predicted_saving, plan.transcript_tokens, policy):
         return None
     if trigger in _MANUAL_TRIGGERS or _fit_exempt(trigger, cadence):
@@ -171,6 +171,12 @@ def veto(
     if _brings_under_hard_limits(plan, decision.report, limits, tools_tokens):
         return None
     return SkipReason.NO_PROGRESS
+
+
+def barred_by(decision: Decision, cadence: Cadence, policy: Policy, *, now: float, paid: bool) -> SkipReason | None:
+    """What keeps a source from being called by now (C5, C6): its successor writes, where one may (S2)."""
+    gate = _gate(decision.trigger or Trigger.AUTOMATIC, cadence, policy, now, paid)
+    return decision.barred or (None if gate is None else _GATES[gate])
 
 
 def summary_size(cadence: Cadence, budget: int) -> int:

@@ -78,6 +78,14 @@ def check(
     return tuple(CheckFailure(rule, detail) for rule, detail in checks.run())
 
 
+def over_budget(
+    before: Snapshot, candidate: Candidate, policy: Policy, limits: Limits, *, tools_tokens: int,
+    planned: tuple[Snapshot, FoldPlan],
+) -> bool:  # fmt: skip
+    """Whether a summary fails V6 by the length of its parts alone; arguments as of ``check``."""
+    return any(_Checks(before, (), candidate, policy, limits, tools_tokens, False, planned).over_budget())
+
+
 class _Checks:
     def __init__(
         self,
@@ -274,18 +282,12 @@ class _Checks:
 
     def summary_holds(self) -> Iterator[str]:
         """V6."""
-        candidate, summary = self.candidate, self.policy.summary
+        candidate = self.candidate
         if candidate.source != SummarySource.NATIVE:
             if not candidate.complete:
                 yield "the source did not finish"
             yield from text_faults(candidate.text, candidate.source)
-            budget = self._budget()
-            if candidate.prose_tokens > budget:
-                yield f"{candidate.prose_tokens} tokens of prose, the budget is {budget}"
-            if candidate.appendix_tokens > summary.appendix_tokens:
-                yield f"{candidate.appendix_tokens} tokens of appendix, allowed are {summary.appendix_tokens}"
-            if candidate.ledger_tokens > summary.ledger_tokens:
-                yield f"{candidate.ledger_tokens} tokens of ledger, allowed are {summary.ledger_tokens}"
+            yield from self.over_budget()
         # As the record says it: a token that the factor takes away again is no saving.
         was, left = (
             int(sum(r.tokens for r in rows if not r.superseded) * self.before.factor)
@@ -293,6 +295,15 @@ class _Checks:
         )
         if left >= was:
             yield f"not smaller: {was} tokens before, {left} after"
+
+    def over_budget(self) -> Iterator[str]:
+        candidate, summary, budget = self.candidate, self.policy.summary, self._budget()
+        if candidate.prose_tokens > budget:
+            yield f"{candidate.prose_tokens} tokens of prose, the budget is {budget}"
+        if candidate.appendix_tokens > summary.appendix_tokens:
+            yield f"{candidate.appendix_tokens} tokens of appendix, allowed are {summary.appendix_tokens}"
+        if candidate.ledger_tokens > summary.ledger_tokens:
+            yield f"{candidate.ledger_tokens} tokens of ledger, allowed are {summary.ledger_tokens}"
 
     def _budget(self) -> int:
         """Raw tokens: min of ``max_tokens``, T/4 and the room that the rows the plan kept leave under T and W."""
