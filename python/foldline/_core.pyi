@@ -18,11 +18,6 @@ __all__ = [
     "build_info",
     "chain",
     "count_tokens",
-    "count_tokens_many",
-    "cut_text",
-    "cut_text_many",
-    "cut_tokens",
-    "cut_tokens_many",
     "digest_rows",
     "encodings",
     "measure_rows",
@@ -57,7 +52,6 @@ def encodings() -> list[str]: ...
 def warm(encoding: str) -> None: ...
 def ranks(encoding: str) -> list[bytes]: ...
 def count_tokens(text: str, encoding: str) -> int: ...
-def count_tokens_many(texts: Sequence[str], encoding: str) -> list[int]: ...
 def weighted_tokens(text: str) -> int: ...
 def measure_rows(rows: Sequence[bytes], encoding: str | None) -> list[tuple[int, int]]:
     """(tokens, bytes) of each row, given as the canonical JSON of its body."""
@@ -82,13 +76,6 @@ def shorten_many(
     Returns:
         (what to send, bytes of the text that it keeps, its tokens where they were limited, its bytes inside JSON).
     """
-
-def cut_text(text: str, max_bytes: int, head_tail: bool) -> tuple[str, int]: ...
-def cut_text_many(texts: Sequence[str], max_bytes: Sequence[int], head_tail: bool) -> list[tuple[str, int]]: ...
-def cut_tokens(text: str, max_tokens: int, encoding: str, head_tail: bool) -> tuple[str, int]: ...
-def cut_tokens_many(
-    texts: Sequence[str], max_tokens: Sequence[int], encoding: str, head_tail: bool
-) -> list[tuple[str, int]]: ...
 
 # Memory (M4)
 def ascii_terms(text: str, most: int | None = None) -> str | None:

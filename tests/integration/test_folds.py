@@ -243,20 +243,6 @@ def test_delete_removes_everything_and_a_repeat_is_fine(client: Client, name: st
     assert not again.search("E4001").hits
 
 
-@pytest.mark.parametrize("size", [10, 40])
-def test_read_row_gives_a_byte_range(client: Client, name: str, size: int) -> None:
-    """M6, §9: the rest of a shortened result."""
-    host = Host(client, name)
-    host.append(user("größer als gedacht: äöü"))
-    request = session_service_pb2.ReadRowRequest(session_id=name, offset=1)
-    whole = client.session.ReadRow(request)
-    assert whole.text == "größer als gedacht: äöü"
-    request.range.start, request.range.end = 3, size
-    part = client.session.ReadRow(request)
-    assert part.text in whole.text
-    assert whole.text_bytes == len(whole.text.encode())
-
-
 @pytest.mark.parametrize(("source", "reason"), [("CURATOR", "CURATOR_UNAVAILABLE"), ("PROVIDER", "SUMMARIZER_FAILED")])
 def test_s2_a_source_that_is_not_there_fails_the_fold_and_history_stays(
     client: Client, name: str, source: str, reason: str

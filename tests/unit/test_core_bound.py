@@ -1,5 +1,6 @@
 """Bounding (B1, B2, B8) as Python calls it; the sharing and the cuts are searched in Rust too."""
 
+import msgspec
 import pytest
 from foldline import _core
 
@@ -17,36 +18,46 @@ def test_b1_sizes_and_budgets_of_a_terabyte() -> None:
     assert _core.water_fill([2**40, 2**40], 2**40 + 1, 512) == [2**39 + 1, 2**39]
 
 
+MARKER = ("\n[kept ", "]")
+
+
+def short(text: str, limits: tuple[int | None, int | None, int | None], encoding: str | None, head_tail: bool) -> str:
+    ((found, kept, tokens, escaped),) = _core.shorten_many([(text, limits, *MARKER)], encoding, head_tail)
+    assert tokens is None or encoding is None or tokens == _core.count_tokens(found, encoding)
+    assert escaped >= len(found.encode())
+    assert found.endswith(f"[kept {kept}]")
+    return found
+
+
 @pytest.mark.parametrize(
-    ("text", "size", "head_tail", "kept", "kept_bytes"),
+    ("text", "size", "head_tail", "expected"),
     [
-        ("short", 100, False, "short", 5),
-        ("first line\nsecond line\nthird", 24, False, "first line\nsecond line\n", 23),
-        ("first line\nsecond line\nthird", 21, False, "first line\nsecond lin", 21),
-        ("ééééé", 5, False, "éé", 4),
-        ("abcdefghij" * 20, 45, True, "abcdefghij" * 2 + _core.OMISSION + "abcdefghij" * 2, 40),
-        ("abcdefghij" * 20, 6, True, "abcdef", 6),
-        ("anything", 0, True, "", 0),
+        ("short", 100, False, "short\n[kept 5]"),
+        ("first line\nsecond line\nthird", 24 + 10, False, "first line\nsecond line\n\n[kept 23]"),
+        ("first line\nsecond line\nthird", 21 + 10, False, "first line\nsecond lin\n[kept 21]"),
+        ("ééééé", 5 + 10, False, "éé\n[kept 4]"),
+        ("abcdefghij" * 20, 56, True, "abcdefghij" * 2 + _core.OMISSION + "abcdefghij" * 2 + "\n[kept 40]"),
+        ("anything", 0, True, "[kept 0]"),
     ],
 )
-def test_b2_cuts(text: str, size: int, head_tail: bool, kept: str, kept_bytes: int) -> None:
-    assert _core.cut_text(text, size, head_tail) == (kept, kept_bytes)
-    assert _core.cut_text_many([text, text], [size, size], head_tail) == [(kept, kept_bytes)] * 2
+def test_b2_cuts(text: str, size: int, head_tail: bool, expected: str) -> None:
+    assert short(text, (None, size, None), None, head_tail) == expected
 
 
-def test_b1_a_cut_sized_by_tokens_counts_no_more() -> None:
+@pytest.mark.parametrize("head_tail", [False, True])
+def test_b1_a_cut_sized_by_tokens_counts_no_more(head_tail: bool) -> None:
     text = "日志 entry: request finished in 12 ms, status=200\n" * 300
-    for head_tail in (False, True):
-        kept, kept_bytes = _core.cut_tokens(text, 200, "o200k_base", head_tail)
-        assert 180 <= _core.count_tokens(kept, "o200k_base") <= 200
-        omitted = len(_core.OMISSION.encode()) if head_tail else 0
-        assert kept_bytes == len(kept.encode()) - omitted
-        assert _core.cut_tokens_many([text], [200], "o200k_base", head_tail) == [(kept, kept_bytes)]
+    assert 180 <= _core.count_tokens(short(text, (None, None, 200), "o200k_base", head_tail), "o200k_base") <= 200
 
 
-def test_sizes_must_be_as_many_as_texts() -> None:
-    with pytest.raises(_core.CoreError) as raised:
-        _core.cut_text_many(["a", "b"], [1], False)
-    assert raised.value.reason == "LENGTH_MISMATCH"
-    with pytest.raises(_core.CoreError):
-        _core.cut_tokens_many(["a"], [1, 2], "o200k_base", False)
+def test_b2_bytes_inside_json_are_counted_as_json_escapes_them() -> None:
+    found = short('"\\\n\x01' * 100, (200, None, None), None, False)
+    assert 190 <= len(msgspec.json.encode(found)) - 2 <= 200
+
+
+def test_texts_are_answered_in_order_each_by_its_own_limits() -> None:
+    items = [("x" * 50, (None, size, None), f"\n[{size}: ", "]") for size in (20, 30, 40)]
+    found = _core.shorten_many(items, None, False)
+    assert [len(text) for text, *_ in found] == [20, 30, 40]
+    assert [text.split("[")[1].split(":")[0] for text, *_ in found] == ["20", "30", "40"]
+    assert _core.shorten_many([], None, False) == []

@@ -113,18 +113,12 @@ def test_megabytes_of_anything_are_counted(unit: str, encoding: str) -> None:
     assert 0 < _core.count_tokens(text, encoding) <= 2 * len(text.encode())
 
 
-def test_many_texts_count_as_each() -> None:
-    texts = ["", "a b", "日本語", "x" * 50]
-    each = [_core.count_tokens(text, "o200k_base") for text in texts]
-    assert _core.count_tokens_many(texts, "o200k_base") == each
-
-
 def test_an_unknown_encoding_is_refused_with_a_reason() -> None:
     for call in (
         lambda: _core.count_tokens("a", "gpt2"),
-        lambda: _core.count_tokens_many(["a"], "gpt2"),
         lambda: _core.measure_rows([], "gpt2"),
-        lambda: _core.cut_tokens("a", 1, "gpt2", False),
+        lambda: _core.tokens_within(["a"], 1, 1, "gpt2"),
+        lambda: _core.shorten_many([("a", (None, None, 1), "", "")], "gpt2", False),
         lambda: _core.warm("gpt2"),
         lambda: _core.ranks("gpt2"),
     ):

@@ -18,11 +18,12 @@ HUGE = bytes(300_000_000)
 
 CALLS: dict[str, Callable[[], object]] = {
     "count_tokens": lambda: _core.count_tokens(LETTERS * 8, "o200k_base"),
-    "count_tokens_many": lambda: _core.count_tokens_many([LETTERS] * 8, "o200k_base"),
+    "tokens_within": lambda: _core.tokens_within([LETTERS] * 8, 1 << 30, 0, "o200k_base"),
     "weighted_tokens": lambda: _core.weighted_tokens(PROSE * 60),
     "measure_rows": lambda: _core.measure_rows([ROW] * 8, "cl100k_base"),
-    "cut_tokens": lambda: _core.cut_tokens(LETTERS * 5, 500_000, "o200k_base", True),
-    "cut_tokens_many": lambda: _core.cut_tokens_many([LETTERS] * 5, [100_000] * 5, "o200k_base", True),
+    "shorten_many": lambda: _core.shorten_many([(LETTERS, (None, None, 100_000), "", "")] * 5, "o200k_base", True),
+    "ascii_terms": lambda: _core.ascii_terms(PROSE * 40, 1),
+    "Words": lambda: _core.Words([PROSE] * 50),
     "digest_rows": lambda: _core.digest_rows([1], [HUGE]),
     "chain": lambda: _core.chain(bytes(32), 1, [HUGE]),
 }

@@ -73,7 +73,7 @@ def _page(stored: Sequence[StoredRow], active: Sequence[bool], revision: int, fo
 
 @dataclass(frozen=True, slots=True)
 class RowText:
-    """A row and the asked-for part of its text; bytes of UTF-8, ``total`` of the whole text."""
+    """A row and the asked-for part of its text: bytes ``first_byte`` to ``last_byte`` of the ``total`` of its UTF-8."""
 
     row: Row
     active: bool
@@ -113,10 +113,19 @@ def read_row(
             raise FoldlineError(
                 Reason.FIELD_VALIDATION,
                 f"row {offset} has {len(text)} bytes of text; a range from {first_byte} to {last} is empty",
-                field="byte_range", value=f"{first_byte}-{last}", range=f"0-{len(text)}",
+                field="range", value=f"{first_byte}-{last}", range=f"0-{len(text)}",
             )  # fmt: skip
-        part = text[first_byte:last].decode(errors="ignore")
-        return RowText(row, active, part, first_byte, last, len(text))
+        first, last = _whole_characters(text, first_byte, last)
+        return RowText(row, active, text[first:last].decode(), first, last, len(text))
+
+
+def _whole_characters(text: bytes, first: int, last: int) -> tuple[int, int]:
+    """A range moved inward to whole characters."""
+    while first < last and text[first] & 0xC0 == 0x80:
+        first += 1
+    while first < last < len(text) and text[last] & 0xC0 == 0x80:
+        last -= 1
+    return first, last
 
 
 def list_revisions(

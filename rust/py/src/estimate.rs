@@ -1,6 +1,6 @@
 use foldline_core::estimate::{self, Encoding};
 use pyo3::prelude::*;
-use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::DETACH_BYTES;
@@ -36,13 +36,6 @@ pub fn count_tokens(py: Python<'_>, text: &str, encoding: &str) -> Result<usize>
         return Ok(encoding.count(text));
     }
     Ok(py.detach(|| encoding.count(text)))
-}
-
-/// `count_tokens` of each text, in one call.
-#[pyfunction]
-pub fn count_tokens_many(py: Python<'_>, texts: Vec<PyBackedStr>, encoding: &str) -> Result<Vec<usize>> {
-    let encoding = Encoding::from_name(encoding)?;
-    Ok(py.detach(|| texts.iter().map(|text| encoding.count(text)).collect()))
 }
 
 /// Estimated tokens of a text whose vocabulary is not embedded, by weighted bytes.

@@ -13,20 +13,20 @@ use pyo3::prelude::*;
 /// wait for longer than that.
 const DETACH_BYTES: usize = 8 * 1024;
 
-/// The computing core of Foldline: token counts, bounding, transcript sums, digests.
+/// The computing core of Foldline: token counts, bounding, the index of memory, transcript sums, digests.
 #[pymodule]
 mod _core {
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
     #[pymodule_export]
-    use super::bound::{cut_text, cut_text_many, cut_tokens, cut_tokens_many, shorten_many, tokens_within, water_fill};
+    use super::bound::{shorten_many, tokens_within, water_fill};
     #[pymodule_export]
     use super::digest::{chain, digest_rows};
     #[pymodule_export]
     use super::error::CoreError;
     #[pymodule_export]
-    use super::estimate::{count_tokens, count_tokens_many, encodings, measure_rows, ranks, warm, weighted_tokens};
+    use super::estimate::{count_tokens, encodings, measure_rows, ranks, warm, weighted_tokens};
     #[pymodule_export]
     use super::index::{Words, ascii_terms};
     #[pymodule_export]

@@ -146,13 +146,14 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
             self.services, caller_of(request, context, "ReadRow"), request.session_id, request.offset,
             request.range.start if given else 0, request.range.end if given else None,
         )  # fmt: skip
-        row = wire_row(read.row)
-        row.archived = not read.active
+        # A row is asked for whole, or by its text where the whole does not fit into a message (W5): never as both.
+        made = pb.ReadRowResponse(text_bytes=read.total)
         if given:
-            # A range is asked for because the whole does not fit: the row itself then travels without its content.
-            row.ClearField("body")
-        made = pb.ReadRowResponse(row=row, text=read.text, text_bytes=read.total)
-        made.range.start, made.range.end = read.first_byte, read.last_byte
+            made.text = read.text
+            made.range.start, made.range.end = read.first_byte, read.last_byte
+        else:
+            made.row.CopyFrom(wire_row(read.row))
+            made.row.archived = not read.active
         return made
 
     def ListRevisions(

@@ -102,12 +102,6 @@ impl Encoding {
         tokens
     }
 
-    /// Length in bytes of each token of a text.
-    pub(crate) fn token_lengths(self, text: &str) -> Vec<usize> {
-        let vocab = self.vocab();
-        self.encode(text).into_iter().map(|token| vocab.token_len(token)).collect()
-    }
-
     fn vocab(self) -> &'static Vocab {
         vocab::get(self)
     }
