@@ -8,24 +8,24 @@ from collections.abc import Mapping
 import msgspec
 
 from foldline import _core
-from foldline.commands.draft import Draft, chained, commit, measured, media_tokens
+from foldline.commands.candidates import Proposal
+from foldline.commands.draft import Draft, chained, commit, media_tokens
 from foldline.commands.fold_parts import Attempt, FoldOutcome, FoldRequest, Progress, Spent, Written
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
-from foldline.commands.snapshots import facts_of_stored, snapshot_of
+from foldline.commands.snapshots import snapshot_of
 from foldline.commands.summarizing import account, projected
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, Trigger, WarningCode
+from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, Trigger
 from foldline.domain.errors import FoldlineError
-from foldline.domain.events import Event, Warning_
-from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, RowFacts, Snapshot, to_ranges
-from foldline.domain.memory import MemoryEntry
+from foldline.domain.events import Event
+from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, OffsetRange, Snapshot, to_ranges
 from foldline.domain.ports import Batch, Rewrite, StoredRow
-from foldline.domain.rows import CompactionSummaryRow, Row
+from foldline.domain.rows import Row
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
-from foldline.engine.checks import Candidate, check, over_budget
+from foldline.engine.checks import check, over_budget
 from foldline.engine.rebase import rebase
 
 
@@ -88,206 +88,107 @@ def rebased(
 
 
 class _Commit:
-    """One candidate: its summary row, the checks, and the batch that makes it so."""
+    """One candidate on the list as it is, and the batch that makes it so."""
 
     def __init__(
         self, services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, written: Written,
         found: Rebased,
     ) -> None:  # fmt: skip
         self.services, self.live, self.request, self.attempt, self.written = services, live, request, attempt, written
-        self.plan, self.now, self.stored, self.rows = found.plan, found.now, found.stored, found.rows
-        self.session, self.summary = live.session, written.summary
-        self.revision, self.offset = self.session.revision + 1, self.session.next_offset
-        self.factor = self.now.factor
-        self.entries = written.entries
+        self.plan, self.now, self.rows = found.plan, found.now, found.rows
+        self.session = live.session
+        gone = [found.stored[o] for o in self.plan.discard]
+        self.proposal = Proposal(
+            services, self.session, request, attempt, written, plan=self.plan, before=self.now,
+            digest=_core.digest_rows([r.offset for r in gone], [r.body for r in gone]).hex(),
+            offset=self.session.next_offset,
+        )  # fmt: skip
+        entries = written.entries
         if request.policy.memory != written.memory:
             # Written ahead of need under another policy (A1): memory holds what the fold's own says (V8).
             order = [self.rows[f.offset] for f in self.now.rows]
-            self.entries = projected(services, self.session, request.policy.memory, order, self.plan)
-        gone = [self.stored[o] for o in self.plan.discard]
-        self.digest_of_discarded = _core.digest_rows([r.offset for r in gone], [r.body for r in gone]).hex()
-        policy = request.policy.summary
-        self.ledger = ledger.render(self.plan.ledger, policy.ledger_tokens, self._count)
-        summary = self.summary
-        self.body = CompactionSummaryRow(
-            text=summary.text, fold_id=attempt.fold.fold_id, source=summary.source, digest=self.digest_of_discarded,
-            of_run=self.plan.covers_run, durable=summary.durable, ledger=self.ledger,
-        )  # fmt: skip
-        self.row = measured(services, self.session, [Row(self.offset, self.body)], self.revision, {})[0]
-        self.facts = facts_of_stored(self.row, Row(self.offset, self.body), self.session, True)
-        by_offset: dict[int, RowFacts] = {f.offset: f for f in self.now.rows} | {self.offset: self.facts}
-        self.after = [by_offset[o] for o in _after(self.plan, self.offset)]
-
-    def _count(self, text: str) -> int:
-        return self.services.count(text, self.session.model)
+            entries = projected(services, self.session, request.policy.memory, order, self.plan)
+        self.entries = self.proposal.published(entries)
 
     def run(self) -> FoldOutcome:
-        request, attempt = self.request, self.attempt
+        attempt, proposal = self.attempt, self.proposal
         failures = self._check()
         if failures:
-            detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
-            return fail(
-                self.services, self.live, request, attempt, kind_of_failure(failures), detail, checks=failures
-            )  # fmt: skip
-        request.progress(Progress("proven", attempt.fold.fold_id, len(self.plan.discard)))
-        record = self._record()
+            return rejected(self.services, self.live, self.request, attempt, failures)
+        self.request.progress(Progress("proven", attempt.fold.fold_id, len(self.plan.discard)))
+        # A fold ahead of need counts where it commits (A2), one that outlives its request where it began.
+        ahead = attempt.trigger is Trigger.BACKGROUND
+        boundary = max(0, self.session.cadence.boundaries - 1) if ahead else attempt.boundary
+        record = proposal.record(
+            boundary=boundary, retained=to_ranges(self.plan.retain), entries=len(self.entries)
+        )  # fmt: skip
         state = self._state(record)
         commit(self.services, self.live, self._batch(record, state))
         self.live.session = state
-        self.live.folded(set(self.plan.discard), self.row, self.plan.insert_before)
+        self.live.folded(set(self.plan.discard), proposal.row, self.plan.insert_before)
         attempt.fold.spent.clear()
         self.services.memory.wake()
-        return FoldOutcome(record, warnings=self._warnings())
+        return FoldOutcome(record, warnings=proposal.warnings())
 
     def too_long_by_now(self) -> bool:
-        request, attempt, candidate = self.request, self.attempt, self._candidate()
+        request, attempt, candidate = self.request, self.attempt, self.proposal.candidate()
         return candidate.prose_tokens <= attempt.plan.budget and over_budget(
             self.now, candidate, request.policy, request.limits, tools_tokens=request.tools_tokens,
             planned=(attempt.snapshot, self.written.plan),
         )  # fmt: skip
 
-    def _candidate(self) -> Candidate:
-        summary = self.summary
-        return Candidate(
-            plan=self.plan, summary=self.facts, text=summary.text, source=summary.source,
-            prose_tokens=self._count(summary.text) - summary.appendix_tokens,
-            appendix_tokens=summary.appendix_tokens, ledger_tokens=self._count(self.ledger) if self.ledger else 0,
-            discarded=to_ranges(self.plan.discard), digest=self.digest_of_discarded,
-        )  # fmt: skip
-
     def _check(self) -> tuple[CheckFailure, ...]:
-        request, attempt = self.request, self.attempt
+        request, attempt, proposal = self.request, self.attempt, self.proposal
         return check(
-            self.now, self.after, self._candidate(), request.policy, request.limits, tools_tokens=request.tools_tokens,
-            forced=request.decision.forced, planned=(attempt.snapshot, self.written.plan),
+            self.now, proposal.after, proposal.candidate(), request.policy, request.limits,
+            tools_tokens=request.tools_tokens, forced=request.decision.forced,
+            planned=(attempt.snapshot, self.written.plan),
         )  # fmt: skip
-
-    def _entries(self) -> tuple[MemoryEntry, ...]:
-        """What the fold publishes: nothing once the scope is dropped, also while it was under way (M7)."""
-        if self.session.memory_dropped:
-            return ()
-        gone = set(self.plan.discard)
-        return tuple(e for e in self.entries if e.offset in gone)
-
-    def _record(self) -> CompactionRecord:
-        before, after = (
-            sum(f.tokens for f in facts if not f.superseded) for facts in (self.now.rows, self.after)
-        )  # fmt: skip
-        summary, plan, attempt = self.summary, self.plan, self.attempt
-        return CompactionRecord(
-            fold_id=attempt.fold.fold_id,
-            trigger=attempt.trigger,
-            scope=plan.scope,
-            signals=self.request.decision.signals,
-            revision_before=self.session.revision,
-            revision_after=self.revision,
-            discarded=to_ranges(plan.discard),
-            retained=to_ranges(plan.retain),
-            summary_offset=self.offset,
-            rows_summarized=len(plan.source_rows),
-            tokens_before=int(before * self.factor),
-            tokens_after=int(after * self.factor),
-            bytes_before=sum(f.bytes for f in self.now.rows),
-            bytes_after=sum(f.bytes for f in self.after),
-            summary_source=summary.source,
-            bound=summary.bound,
-            coverage=summary.coverage,
-            digest=self.digest_of_discarded,
-            summary_text=summary.text,
-            duration=time.monotonic() - attempt.started,
-            boundary=self._boundary(),
-            model=summary.model,
-            usage=summary.usage,
-            memory_entries=len(self._entries()),
-            memory_dropped=self.session.memory_dropped,
-            results_indexed=self.request.policy.memory.index_tool_results,
-            time=self.services.clock(),
-        )
-
-    def _boundary(self) -> int:
-        """A fold ahead of need counts where it commits (A2), one that outlives its request where it began."""
-        return max(0, self.session.cadence.boundaries - 1) if self._is_ahead() else self.attempt.boundary
-
-    def _is_ahead(self) -> bool:
-        return self.attempt.trigger is Trigger.BACKGROUND
 
     def _state(self, record: CompactionRecord) -> Session:
-        now, failed = self.services.clock(), self.written.failed
-        session = account(self.services, self.session, self.attempt.fold.spent, now=now, folded=True)
-        if failed is not None:
-            # S2: the source that failed cools, though its successor wrote.
-            trigger = record.trigger
-            session = replace(
-                session,
-                cadence=cadence.attempt_failed(
-                    session.cadence,
-                    now=now,
-                    policy=self.request.policy,
-                    trigger=trigger,
-                    retry_after=failed.retry_after,
-                ),
-            )
-        barred = failed is not None or self.attempt.barred is not None
+        proposal = self.proposal
+        session = proposal.paid(self.session, folded=True)
         return replace(
             _folded(session, self.plan),
-            update_time=now,
-            revision=self.revision,
+            update_time=record.time,
+            revision=proposal.revision,
             digest=self._digest(),
-            next_offset=self.offset + 1,
+            next_offset=proposal.offset + 1,
             rewrites=session.rewrites + 1,
             folds=session.folds + 1,
             media_tokens=media_tokens(self.rows[o].body for o in self.plan.retain),
             cadence=cadence.fold_committed(
                 session.cadence, boundary=record.boundary, left_tokens=record.tokens_after,
-                threshold=self.request.limits.threshold, summary_tokens=int(self.row.tokens * self.factor),
-                barred=barred,
+                threshold=self.request.limits.threshold, summary_tokens=proposal.summary_tokens,
+                barred=proposal.barred,
             ),
         )  # fmt: skip
 
-    def _active(self) -> tuple[tuple[int, int], ...]:
-        return to_ranges(tuple(f.offset for f in self.after))
+    def _active(self) -> tuple[OffsetRange, ...]:
+        return to_ranges(tuple(f.offset for f in self.proposal.after))
 
     def _digest(self) -> str:
+        proposal = self.proposal
         return chained(
-            self.session.digest, RevisionKind.FOLD, _core.digest_rows([self.offset], [self.row.body]),
-            bytes.fromhex(self.digest_of_discarded), msgspec.json.encode(self._active()),
+            self.session.digest, RevisionKind.FOLD, _core.digest_rows([proposal.offset], [proposal.row.body]),
+            bytes.fromhex(proposal.digest), msgspec.json.encode(self._active()),
         )  # fmt: skip
 
     def _batch(self, record: CompactionRecord, state: Session) -> Batch:
-        session, now = self.session, self.services.clock()
-        failed, run = self.written.failed, session.open_run
+        session, failed, run = self.session, self.written.failed, self.session.open_run
         event = Event(
-            kind=EventKind.COMPACTION_COMPLETED, time=now, revision=self.revision, boundary=record.boundary,
+            kind=EventKind.COMPACTION_COMPLETED, time=record.time, revision=state.revision, boundary=record.boundary,
             run_id=run.run_id if run else "", fold_id=record.fold_id, trigger=record.trigger, signals=record.signals,
             record=record, source=record.summary_source, usage=record.usage,
             failure=failed.kind if failed else None, message=failed.detail if failed else "",
         )  # fmt: skip
-        rewrite = Rewrite(self.revision, RevisionKind.FOLD, session.revision, self._active(), state.digest, now, record)
+        rewrite = Rewrite(
+            state.revision, RevisionKind.FOLD, session.revision, self._active(), state.digest, record.time, record
+        )
         return Batch(
-            expected_revision=session.revision, session=state, rows=(self.row,), rewrite=rewrite, events=(event,),
-            publish=self._entries(), request=self.request.remember(record),
+            expected_revision=session.revision, session=state, rows=(self.proposal.row,), rewrite=rewrite,
+            events=(event,), publish=self.entries, request=self.request.remember(record),
         )  # fmt: skip
-
-    def _warnings(self) -> tuple[Warning_, ...]:
-        failed, found = self.written.failed, list[Warning_]()
-        if failed is not None:
-            message = f"the configured source failed ({failed.kind}); {self.summary.source} wrote the summary"
-            found.append(Warning_(WarningCode.SOURCE_FAILED, message))
-        if self.session.memory_dropped:
-            found.append(Warning_(WarningCode.MEMORY_DROPPED, "the fold published no entries: memory was dropped"))
-        return tuple(found)
-
-
-def _after(planned: FoldPlan, summary: int) -> list[int]:
-    """The list after the fold: the retained rows with the summary at its place (V3)."""
-    after: list[int] = []
-    for offset in planned.retain:
-        if offset == planned.insert_before:
-            after.append(summary)
-        after.append(offset)
-    if planned.insert_before is None:
-        after.append(summary)
-    return after
 
 
 def _folded(session: Session, planned: FoldPlan) -> Session:
@@ -305,7 +206,15 @@ def _folded(session: Session, planned: FoldPlan) -> Session:
     return replace(session, calls=calls, superseded=superseded, open_run=run)
 
 
-def kind_of_failure(failures: tuple[CheckFailure, ...]) -> FailureKind:
+def rejected(
+    services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, failures: tuple[CheckFailure, ...]
+) -> FoldOutcome:
+    """Ends an attempt whose candidate did not hold."""
+    detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
+    return fail(services, live, request, attempt, _kind_of_failure(failures), detail, checks=failures)
+
+
+def _kind_of_failure(failures: tuple[CheckFailure, ...]) -> FailureKind:
     rules = {f.rule for f in failures}
     if rules == {"V6"}:
         smaller = all("smaller" in f.detail for f in failures)

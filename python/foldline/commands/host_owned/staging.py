@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 
 import msgspec
 
 from foldline import _core
-from foldline.commands.draft import Draft, measured
+from foldline.commands.candidates import Proposal
+from foldline.commands.draft import Draft
 from foldline.commands.fold_parts import Attempt, FoldOutcome, FoldRequest, Progress, Written
 from foldline.commands.host_owned.views import View
 from foldline.commands.live import LiveSession
-from foldline.commands.proving import fail, kind_of_failure
+from foldline.commands.proving import fail, rejected
 from foldline.commands.services import Services
-from foldline.commands.snapshots import facts_of_stored
-from foldline.commands.summarizing import account
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, RowKind, WarningCode
+from foldline.domain.enums import EventKind, FailureKind, RowKind
 from foldline.domain.errors import FoldlineError
-from foldline.domain.events import Warning_
-from foldline.domain.folding import CheckFailure, CompactionRecord, RowFacts, to_ranges
-from foldline.domain.memory import MemoryEntry
+from foldline.domain.folding import CheckFailure
 from foldline.domain.ports import CallUpdate, StoredRow
 from foldline.domain.projections import (
     HostRow,
@@ -34,10 +30,9 @@ from foldline.domain.projections import (
     projection_name,
     summary_text,
 )
-from foldline.domain.rows import CompactionSummaryRow, Row, RowBody, ToolResultRow, calls_of, encode_body
+from foldline.domain.rows import RowBody, ToolResultRow, calls_of, encode_body
 from foldline.domain.session import Session
-from foldline.engine import cadence, ledger
-from foldline.engine.checks import Candidate, check
+from foldline.engine.checks import check
 from foldline.engine.hosted import HostList, discarded_messages, row_name, split_messages
 
 
@@ -61,27 +56,18 @@ class _Stage:
         written: Written,
     ) -> None:  # fmt: skip
         self.services, self.live, self.request, self.attempt = services, live, request, attempt
-        self.view, self.written, self.plan, self.summary = view, written, written.plan, written.summary
+        self.view, self.plan = view, written.plan
         self.session: Session = live.session
         self.revision = self.session.revision + 1
         self.rows = {r.offset: r for r in view.transcript.rows}
         self.facts = {f.offset: f for f in view.facts}
         self.gone = frozenset(self.plan.discard)
-        self.offset = view.next_offset
         self.new = self._new_rows()
-        self.digest = self._digest()
-        policy = request.policy.summary
-        self.ledger = ledger.render(self.plan.ledger, policy.ledger_tokens, self._count)
-        self.body = CompactionSummaryRow(
-            text=self.summary.text, fold_id=attempt.fold.fold_id, source=self.summary.source, digest=self.digest,
-            of_run=self.plan.covers_run, durable=self.summary.durable, ledger=self.ledger,
+        self.proposal = Proposal(
+            services, self.session, request, attempt, written, plan=self.plan, before=attempt.snapshot,
+            digest=self._digest(), offset=view.next_offset,
         )  # fmt: skip
-        self.row = measured(services, self.session, [Row(self.offset, self.body)], self.revision, {})[0]
-        self.own = facts_of_stored(self.row, Row(self.offset, self.body), self.session, True)
-        self.after = self._after()
-
-    def _count(self, text: str) -> int:
-        return self.services.count(text, self.session.model)
+        self.entries = self.proposal.published(written.entries)
 
     def _new_rows(self) -> list[StoredRow]:
         made = []
@@ -114,41 +100,27 @@ class _Stage:
         bodies |= {r.offset: r.body for r in self.new}
         return _core.digest_rows(list(self.plan.discard), [bodies[o] for o in self.plan.discard]).hex()
 
-    def _after(self) -> list[RowFacts]:
-        after: list[RowFacts] = []
-        for offset in self.plan.retain:
-            if offset == self.plan.insert_before:
-                after.append(self.own)
-            after.append(self.facts[offset])
-        return after if self.plan.insert_before is not None else [*after, self.own]
-
     def run(self) -> FoldOutcome:
         failures = self._check()
         if failures:
-            detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
-            return fail(
-                self.services, self.live, self.request, self.attempt, kind_of_failure(failures), detail, checks=failures
-            )
+            return rejected(self.services, self.live, self.request, self.attempt, failures)
         self.request.progress(Progress("proven", self.attempt.fold.fold_id, len(self.plan.discard)))
         fold = self._staged()
         draft = Draft(self.services, self.live)
         replace_staged(self.services, draft)
-        draft.session = self._state(draft.session, fold)
+        session = self.proposal.paid(draft.session, folded=False)
+        draft.session = replace(
+            session, next_offset=self.proposal.offset + 1, staged=projection_name(fold.record.fold_id)
+        )
         draft.stage = (self._projection(fold), fold)
         draft.commit()
         self.attempt.fold.spent.clear()
-        return FoldOutcome(fold.record, warnings=self._warnings())
+        return FoldOutcome(fold.record, warnings=self.proposal.warnings())
 
     def _check(self) -> tuple[CheckFailure, ...]:
-        summary, request = self.summary, self.request
-        candidate = Candidate(
-            plan=self.plan, summary=self.own, text=summary.text, source=summary.source,
-            prose_tokens=self._count(summary.text) - summary.appendix_tokens,
-            appendix_tokens=summary.appendix_tokens, ledger_tokens=self._count(self.ledger) if self.ledger else 0,
-            discarded=to_ranges(self.plan.discard), digest=self.digest,
-        )  # fmt: skip
+        request, proposal = self.request, self.proposal
         found = check(
-            self.attempt.snapshot, self.after, candidate, request.policy, request.limits,
+            proposal.before, proposal.after, proposal.candidate(), request.policy, request.limits,
             tools_tokens=request.tools_tokens, forced=request.decision.forced,
         )  # fmt: skip
         split = split_messages(self.plan, self.view.transcript.bound)
@@ -159,9 +131,9 @@ class _Stage:
         plan, view = self.plan, self.view
         discarded = sorted(discarded_messages(view.sent, view.transcript.rows, plan.discard))
         return StagedFold(
-            record=self._record(),
-            rows=(*self.new, self.row),
-            entries=self._entries(),
+            record=self.proposal.record(boundary=self.attempt.boundary, retained=(), entries=len(self.entries)),
+            rows=(*self.new, self.proposal.row),
+            entries=self.entries,
             calls=self._calls(),
             host_rows=tuple(
                 HostRow(*key, row.offset)
@@ -173,8 +145,8 @@ class _Stage:
             list_rows=len(view.names),
             list_digest=view.pinned_digest(len(view.names)),
             threshold=self.request.limits.threshold,
-            summary_tokens=int(self.row.tokens * self.attempt.snapshot.factor),
-            barred=self._is_barred(),
+            summary_tokens=self.proposal.summary_tokens,
+            barred=self.proposal.barred,
             run_start=view.sent.open_run_start,
             run_id=view.transcript.open_run.run_id if view.transcript.open_run else "",
         )
@@ -189,11 +161,6 @@ class _Stage:
         at = next((i for i, (offset, _) in enumerate(kept) if offset == self.plan.insert_before), len(kept))
         return next((row_id for _, row_id in kept[at:] if row_id), "")
 
-    def _entries(self) -> tuple[MemoryEntry, ...]:
-        if self.session.memory_dropped:
-            return ()
-        return tuple(e for e in self.written.entries if e.offset in self.gone)
-
     def _calls(self) -> tuple[CallUpdate, ...]:
         """R3: calls that enter the archive, and results of archived calls that do."""
         found: dict[tuple[int, str], CallUpdate] = {}
@@ -207,70 +174,13 @@ class _Stage:
                 found[body.call_offset, body.call_id] = CallUpdate(body.call_offset, body.call_id, offset)
         return tuple(found.values())
 
-    def _record(self) -> CompactionRecord:
-        summary, plan, attempt, factor = self.summary, self.plan, self.attempt, self.attempt.snapshot.factor
-        before, after = (
-            sum(f.tokens for f in facts if not f.superseded) for facts in (attempt.snapshot.rows, self.after)
-        )
-        return CompactionRecord(
-            fold_id=attempt.fold.fold_id,
-            trigger=attempt.trigger,
-            scope=plan.scope,
-            signals=self.request.decision.signals,
-            revision_before=self.session.revision,
-            revision_after=self.revision,
-            discarded=to_ranges(plan.discard),
-            retained=(),
-            summary_offset=self.offset,
-            rows_summarized=len(plan.source_rows),
-            tokens_before=int(before * factor),
-            tokens_after=int(after * factor),
-            bytes_before=sum(f.bytes for f in attempt.snapshot.rows),
-            bytes_after=sum(f.bytes for f in self.after),
-            summary_source=summary.source,
-            bound=summary.bound,
-            coverage=summary.coverage,
-            digest=self.digest,
-            summary_text=summary.text,
-            duration=time.monotonic() - attempt.started,
-            boundary=attempt.boundary,
-            model=summary.model,
-            usage=summary.usage,
-            memory_entries=len(self._entries()),
-            memory_dropped=self.session.memory_dropped,
-            results_indexed=self.request.policy.memory.index_tool_results,
-            time=self.services.clock(),
-        )
-
     def _projection(self, fold: StagedFold) -> Projection:
         fold_id = fold.record.fold_id
         return Projection(
             projection_name(fold_id), fold_id, ProjectionState.STAGED,
-            self.services.clock() + self.request.policy.memory.projection_ttl, self.digest,
-            digest_of_text(summary_text(self.body)), self.offset, len(fold.entries),
+            self.services.clock() + self.request.policy.memory.projection_ttl, self.proposal.digest,
+            digest_of_text(summary_text(self.proposal.body)), self.proposal.offset, len(fold.entries),
         )  # fmt: skip
-
-    def _is_barred(self) -> bool:
-        return self.written.failed is not None or self.request.decision.barred is not None
-
-    def _state(self, session: Session, fold: StagedFold) -> Session:
-        now, failed = self.services.clock(), self.written.failed
-        session = account(self.services, session, self.attempt.fold.spent, now=now, folded=False)
-        if failed is not None:
-            # S2: the source that failed cools, though its successor wrote.
-            record = cadence.attempt_failed(
-                session.cadence, now=now, policy=self.request.policy, trigger=self.attempt.trigger,
-                retry_after=failed.retry_after,
-            )  # fmt: skip
-            session = replace(session, cadence=record)
-        return replace(session, next_offset=self.offset + 1, staged=projection_name(fold.record.fold_id))
-
-    def _warnings(self) -> tuple[Warning_, ...]:
-        failed = self.written.failed
-        if failed is None:
-            return ()
-        message = f"the configured source failed ({failed.kind}); {self.summary.source} wrote the summary"
-        return (Warning_(WarningCode.SOURCE_FAILED, message),)
 
 
 def settle_expired(services: Services, draft: Draft) -> bool:
