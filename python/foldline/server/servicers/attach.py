@@ -1,7 +1,8 @@
 """AttachSession: the steps of a model call over one stream (api: the same messages, rules and errors as the RPCs).
 
 A step is answered under its sequence before the next is read. One that fails is answered with its error, and the
-stream goes on; what is no step of the stream ends it.
+stream goes on; what is no step of the stream ends it. The list of the last answer is taken for the one that the host
+holds (W1).
 """
 
 from __future__ import annotations
