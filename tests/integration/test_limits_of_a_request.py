@@ -66,6 +66,39 @@ def test_b7_results_that_a_request_carried_are_other_runs_business(client: Clien
     assert [b.offset for b in response.bounded] == [late]
 
 
+def test_b7_another_runs_result_that_was_carried_shortened_stays_so(client: Client, name: str) -> None:
+    """B9: once carried it is no other business again, or the next request would hold it whole and not fit."""
+    host = Host(client, name, auto_compact=False)
+    first = host.prepare("r1", user("read it"))
+    host.record("r1", host.answer(first, calls("c1")))
+    late = host.append(result("c1", LINE * 4_000), run_id="r1").first_offset
+    host.client.compaction.FinishRun(
+        compaction_service_pb2.FinishRunRequest(
+            session_id=name, run_id="r1", outcome=compaction_pb2.RUN_OUTCOME_CANCELLED
+        )
+    )
+    sent = host.prepare("r2", user("and now?"))
+    assert [b.offset for b in sent.bounded] == [late]
+    stepped = host.prepare("r2", previous_answer=host.answer(sent, assistant("I see.")))
+    again = host.prepare("r2", user("go on"), previous_answer=host.answer(stepped, assistant("I see.")))
+    assert [(b.offset, b.text) for b in again.bounded] == [(b.offset, b.text) for b in stepped.bounded]
+    assert [b.offset for b in again.bounded] == [late]
+    assert again.pressure_sent.forecast_tokens <= again.pressure_sent.input_budget_tokens
+
+
+def test_b6_an_inline_video_may_become_a_placeholder(client: Client, name: str) -> None:
+    host = Host(client, name)
+    first = host.prepare("r1", user("watch"))
+    host.record("r1", host.answer(first, calls("c1")))
+    video = row_pb2.ContentBlock(video=row_pb2.VideoBlock(mime_type="video/mp4", data=bytes(30_000)))
+    text = row_pb2.ContentBlock(text=row_pb2.TextBlock(text="what was filmed"))
+    host.rows(row_pb2.Row(tool_result=row_pb2.ToolResultRow(call_id="c1", content=[text, video])), run_id="r1")
+    (cut,) = host.prepare("r1").bounded
+    assert cut.whole_bytes > 40_000
+    assert cut.text.startswith("what was filmed\n[video/mp4 left out, 40000 bytes of base64]\n[result of")
+    assert cut.kept_bytes == cut.text.index("\n[result of")
+
+
 def test_b4_without_auto_compact_nothing_is_recorded(client: Client, name: str) -> None:
     host = Host(client, name, auto_compact=False)
     sent = bounded(host)

@@ -229,7 +229,8 @@ def bound_results(
         return Bounds()
     runs = {run.run_id, run.continues} - {""}
     own = {o for r in runs for o, kind in draft.live.offsets_of_run(r) if kind == RowKind.TOOL_RESULT}
-    own |= set(draft.live.uncarried_results(session.carried_through))
+    others = {*draft.live.uncarried_results(session.carried_through), *run.bounded} - own
+    own |= {o for o in others if draft.live.ledger.position(o) is not None}
     sizes = {o: draft.live.size_of([o]) for o in sorted(own)}
     fresh = {r.offset: r for r in draft.rows if r.kind == RowKind.TOOL_RESULT}
     sizes |= {o: (r.tokens, r.bytes) for o, r in fresh.items()}
@@ -267,7 +268,8 @@ def bound_results(
         for b in bodies.values()
     ]  # fmt: skip
     short = bounding.shorten(long, planned.share, policy.bounding.cut, counted)
-    draft.session = replace(session, open_run=replace(run, share=planned.share))
+    kept = tuple(sorted({*run.bounded, *others.intersection(planned.offsets)}))
+    draft.session = replace(session, open_run=replace(run, share=planned.share, bounded=kept))
     return Bounds(
         results=tuple(
             BoundedResult(o, r.call_id, s.kept_bytes, r.whole_bytes, s.text)

@@ -134,6 +134,7 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
         opened_offset: first offset that could be this run's own.
         ledger: calls of this run's rounds that are already folded, oldest first; those of a run it continues too.
         share: what the run's results were last bounded to (B9).
+        bounded: results of other runs that its requests carry shortened: they stay so, as its own do (B7, B9).
     """
 
     run_id: str
@@ -147,6 +148,7 @@ class OpenRun(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: int = 0
     ledger: tuple[LedgerCall, ...] = ()
     share: Share | None = None
+    bounded: tuple[int, ...] = ()
     steering: tuple[int, ...] = ()
 
     @property
