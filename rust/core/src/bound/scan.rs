@@ -1,4 +1,4 @@
-//! Counting a text no further than a budget needs (B2).
+//! Counting a text no further than a budget needs (B1, B2).(B2).
 
 use crate::estimate::{Encoding, WEIGHT, walk_weights};
 

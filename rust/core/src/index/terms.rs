@@ -1,4 +1,4 @@
-//! Search terms of ASCII texts.
+//! Search terms of ASCII texts (M4).
 //!
 //! The general version, for every script, is `foldline.memory.terms`; this one gives the same terms for ASCII.
 
