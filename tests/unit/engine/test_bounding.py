@@ -250,6 +250,7 @@ def test_b2_where_only_the_marker_fits_it_stands_alone() -> None:
         ("code", "if (a[i]->b != NULL) { return f(x, \"y\\n\"); }\n" * 2_000),
         ("chinese", "汉字数据处理系统的设计与实现。" * 3_000),
         ("emoji", "🧑‍💻🎉" * 5_000),
+        ("json", '{"id":90125,"ok":true,"tags":["a","b"],"at":"2024-05-06T07:08:09Z"},' * 1_200),
         ("base64", "aGVsbG8gd29ybGQhIQ9xZ7" * 4_000),
         ("control characters", "\x00\x1b[0m" * 8_000),
         ("one long line", "x" * 90_000),
