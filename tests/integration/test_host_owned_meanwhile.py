@@ -96,6 +96,31 @@ def test_l2_a_manual_fold_waits_to_its_deadline_and_says_what_runs(slow: tuple[C
         assert first.result().projection_id == f"pr-{refusal.metadata['fold_id']}"
 
 
+def test_v9_a_commit_while_another_fold_is_written_leaves_no_projection_that_cannot_be_committed(
+    slow: tuple[Client, Slow],
+) -> None:
+    client, source = slow
+    host = long_list(client, "s")
+    source.go_on.set()
+    first = host.compact()
+    source.started.clear()
+    source.go_on.clear()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(refused, host.compact, manual=True, instructions="Mind the constants.")
+        assert source.started.wait(10)
+        assert host.commit(first) > 0
+        source.go_on.set()
+        refusal = second.result()
+    assert refusal.reason == "REWRITE_REJECTED"
+    assert "another projection was committed meanwhile" in refusal.message
+    host.apply(first)
+    assert host.compact(manual=True).projection_id, "nothing is left staged that the host cannot commit"
+    assert list(host.ends().values()) == [
+        ["completed"], [compaction_pb2.FAILURE_KIND_REBASE_LOST], []
+    ]  # fmt: skip
+    assert host.verify().ok
+
+
 def test_l2_a_session_that_is_deleted_cancels_its_fold(slow: tuple[Client, Slow]) -> None:
     client, source = slow
     host = long_list(client, "s")

@@ -288,7 +288,12 @@ class _Boundary:
             finally:
                 release()
 
-        services.workers.now(work)
+        try:
+            services.workers.now(work)
+        except RuntimeError as error:  # No thread could be started: the fold ends here.
+            release()
+            failed = fail(services, live, asked, attempt, FailureKind.INTERNAL, str(error), error=error)
+            end(live, attempt.fold, failed)
         self._wait(attempt.fold)
         outcome = attempt.fold.outcome
         if outcome is None:
@@ -400,7 +405,7 @@ def _attempted(
             return stage(services, live, request, attempt, view, written)
     except SummaryFailed as error:
         return fail(services, live, request, attempt, error.kind, error.detail, retry_after=error.retry_after)
-    except Exception as error:
+    except BaseException as error:  # A panic of the core is no Exception; it ends the attempt all the same.
         if not services.workers.stopping.is_set():
             log.error("a fold failed", fold_id=attempt.fold.fold_id, exc_info=error)
         return fail(services, live, request, attempt, FailureKind.INTERNAL, type(error).__name__, error=error)

@@ -42,6 +42,10 @@ def stage(
     """Proves the rewrite and stages it; a projection that was staged before gives way. Under the session's lock."""
     if attempt.fold.cancelled:
         return fail(services, live, request, attempt, FailureKind.CANCELLED, "nobody wants the fold any more")
+    if live.session.revision != attempt.session.revision:
+        # V9: the rows that the other one archived would be archived again, and the host's list is another by now.
+        detail = "another projection was committed meanwhile"
+        return fail(services, live, request, attempt, FailureKind.REBASE_LOST, detail)
     try:
         return _Stage(services, live, request, attempt, view, written).run()
     except FoldlineError as error:
