@@ -53,10 +53,8 @@ def bound_results(services: Services, request: BoundTexts) -> BoundedTexts:
     encoding = services.encoding(request.model) if request.model.model else None
     token_budget, byte_budget = request.limit_tokens, request.limit_bytes
     if encoding is None and token_budget is not None:
-        token_budget, byte_budget = (
-            None,
-            min(BYTES_A_TOKEN * token_budget, sys.maxsize if byte_budget is None else byte_budget),
-        )
+        limits = (BYTES_A_TOKEN * token_budget, sys.maxsize if byte_budget is None else byte_budget)
+        token_budget, byte_budget = None, min(limits)
     texts = [text for _, text in request.results]
     tokens = [0] * len(texts)
     if encoding is not None and token_budget is not None:

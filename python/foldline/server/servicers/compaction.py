@@ -12,7 +12,7 @@ import grpc
 from foldline.commands.bound_results import BoundTexts, bound_results
 from foldline.commands.check_pressure import plan_compaction
 from foldline.commands.compact_session import Compact, compact_session
-from foldline.commands.fold import Progress
+from foldline.commands.fold_parts import Progress
 from foldline.server.chain import Call
 from foldline.server.codec.basics import model_ref
 from foldline.server.codec.policy import layer
