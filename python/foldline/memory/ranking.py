@@ -1,15 +1,17 @@
-"""Joins the lexical and the semantic ranking of a scope (M4). Pure functions over one score an entry, in order.
+"""Joins what is known of the entries of a scope into one score each (M4). Pure functions over arrays in entry order.
 
-The scale of scores, documented for ``min_score``, is [0, 1]. The lexical part is 1 for an entry that is the best match
-and holds every term of the query, and shrinks with the terms that even the best match lacks; where the query names
-somebody who is labelled as a speaker, ``SPEAKER_SHARE`` of it is for the entries of that speaker. The semantic part is
-the cosine of the angle between query and entry. MIN_MAX weighs the lexical part ``LEXICAL_SHARE`` to the rest; an entry
-that is not embedded yet is given the semantic part its words suggest. RRF is 1 for an entry that is first in both
-rankings. Without an embedder the lexical part stands alone. The numbers below were chosen on the even dialogues of
-``bench/g10``.
+The scale of scores, documented for ``min_score``, is [0, 1]: a mean of parts, each in [0, 1], over those parts that the
+query has, by the weights below. The words weigh 1: BM25 with a share for matches close by, 1 for the best match if it
+holds every term of the query. What the query says beside its words weighs as much as it tells: who speaks, which days.
+The meaning, the cosine of the angle between query and entry, weighs ``MEANING``; an entry that is not embedded yet is
+given what its words suggest. RRF is 1 for an entry that is first in both rankings. Without an embedder the rest stands
+alone. The numbers were chosen on the even dialogues of ``bench/g10_recall.py``; docs/memory.md says what each is worth.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +21,33 @@ from foldline.domain.enums import MemoryFusion
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
-LEXICAL_SHARE = 0.7
-SPEAKER_SHARE = 0.15
+MEANING = 1.5
+SPEAKER = 0.7
+"""For entries of the speakers that a query names."""
+DAYS = 0.4
+"""For entries of the days that a query names, half of it for those within ``NEAR_DAYS`` of them."""
+NEAR_DAYS = 3
+TOLD_DAYS = 0.4
+"""For entries that tell of such a day in words of their own (``last Friday``)."""
+TELLS_WHEN = 0.3
+"""For entries that tell a time, where the query asks for one."""
+ASKING = 0.85
+"""What is left to an entry that ends in a question: it shares the words of a query and seldom holds the answer."""
+REPEATED = 0.9
+"""What is left to an entry for every better one of its own row, so that a long row does not fill the answer alone."""
 PASSAGE = 4
 """Entries to each side that make up the passage an entry stands in."""
-PASSAGE_WEIGHT = 0.1
+PASSAGE_WEIGHT = 0.15
 """Of each of them: an entry gains from matches close by, since conversations spread one matter over several rows."""
 RRF_K = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Scores of all entries, in [0, 1], and how much they weigh beside others."""
+
+    scores: Floats
+    weight: float
 
 
 def in_passage(lexical: Floats) -> Floats:
@@ -37,27 +59,36 @@ def in_passage(lexical: Floats) -> Floats:
     return total
 
 
-def lexical_part(bm25: Floats, coverage: float, named: Bools) -> Floats:
+def words(bm25: Floats, coverage: float) -> Part:
     """BM25 scores on the scale.
 
     Args:
         coverage: the share of the query's terms that the best match holds.
-        named: entries whose speaker the query names.
     """
     passage = in_passage(bm25)
     best = passage.max(initial=0)
-    part = passage * np.float32(coverage / best) if best > 0 else passage
-    if named.any():
-        part = np.float32(1 - SPEAKER_SHARE) * part + np.float32(SPEAKER_SHARE) * named
-    return part
+    return Part(passage * np.float32(coverage / best) if best > 0 else passage, 1.0)
 
 
-def fuse(lexical: Floats, semantic: Floats, embedded: Bools, fusion: MemoryFusion) -> Floats:
-    """The score of every entry from its two parts; 0 where neither ranking found it."""
-    semantic = np.where(embedded, semantic, lexical * semantic.max(initial=0))
+def mean(parts: Sequence[Part]) -> Part:
+    """One part of several."""
+    weight = sum(part.weight for part in parts)
+    total = np.zeros_like(parts[0].scores)
+    for part in parts:
+        total += np.float32(part.weight / weight) * part.scores
+    return Part(total, weight)
+
+
+def fuse(lexical: Part, cosine: Floats, embedded: Bools, fusion: MemoryFusion) -> Part:
+    """All parts but those that only a text tells; 0 where neither ranking found an entry."""
+    if not embedded.any():
+        return lexical
+    cosine = np.where(embedded, cosine, lexical.scores * cosine.max(initial=0))
+    meaning = Part(cosine, MEANING)
     if fusion == MemoryFusion.RRF:
-        return (_reciprocal(lexical) + _reciprocal(semantic)) * np.float32((RRF_K + 1) / 2)
-    return np.float32(LEXICAL_SHARE) * lexical + np.float32(1 - LEXICAL_SHARE) * semantic
+        ranks = (_reciprocal(lexical.scores) + _reciprocal(cosine)) * np.float32((RRF_K + 1) / 2)
+        return Part(ranks, lexical.weight + MEANING)
+    return mean((lexical, meaning))
 
 
 def _reciprocal(scores: Floats) -> Floats:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import structlog
 
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
-from foldline.domain.ports import Embedder, Store, StoreReads
+from foldline.domain.ports import Embedder, Store
 from foldline.domain.rows import Row, RowBody
 from foldline.domain.session import Session
 from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
 from foldline.memory.index import Scope, ScopeCache, is_unit
-from foldline.memory.ranking import Floats, fuse, lexical_part
-from foldline.memory.search import Ranked, check, checked, collect
-from foldline.memory.terms import coverage, naming, query_terms
+from foldline.memory.questions import read
+from foldline.memory.ranking import Floats
+from foldline.memory.retrieval import ranked
+from foldline.memory.search import check, checked, collect
 
 LOAD_WAIT = 2.0
 """Seconds that the first search waits for the embedder, which loads on another thread, before it goes on without."""
-LEXICAL_LIMIT = 1000
 
 log = structlog.get_logger(__name__)
 
@@ -101,15 +101,15 @@ class MemoryService:
         if self._holder.embedder is None and not self._store.memory_count(session.key, "")[0]:
             return MemoryAnswer(())
         embedder, problem = self._embedder()
-        question = None
+        question, vector = read(self._store, session.key, query.text), None
         if embedder:
-            question = _question(embedder, query.text)
-            problem = problem if question is not None else "the query could not be embedded"
+            vector = _vector(embedder, question.meaning)
+            problem = problem if vector is not None else "the query could not be embedded"
         with self._store.snapshot() as reads:
             identity, width = (embedder.identity, embedder.width) if embedder else ("", 0)
             scope = self._cache.get(reads, session, identity, width)
-            ranked = _rank(reads, session.key, query, scope, question)
-            hits = collect(reads, session.key, ranked, query, self._count)
+            found = ranked(reads, session.key, query, scope, question, vector)
+            hits = collect(reads, session.key, found, query, self._count)
         return MemoryAnswer(hits, degraded=_degraded(problem, scope))
 
     def _embedder(self) -> tuple[Embedder | None, str]:
@@ -121,7 +121,7 @@ class MemoryService:
         return embedder, "" if embedder else self._holder.problem or "the embedder is not loaded yet"
 
 
-def _question(embedder: Embedder, text: str) -> Floats | None:
+def _vector(embedder: Embedder, text: str) -> Floats | None:
     try:
         vector = embedder.embed([text])[0]
         if is_unit(vector, embedder.width):
@@ -130,49 +130,6 @@ def _question(embedder: Embedder, text: str) -> Floats | None:
     except Exception as error:
         log.warning("query not embedded", exc_info=error)
     return None
-
-
-def _rank(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, question: Floats | None) -> Iterator[Ranked]:
-    """Entries with a score, best first; of equal ones the newest first."""
-    scores = lexical = _lexical(reads, key, query, scope)
-    semantic = np.zeros_like(lexical)
-    if question is not None:
-        semantic = (scope.matrix @ question).clip(0, 1)
-        scores = fuse(lexical, semantic, scope.embedded, query.fusion)
-    if query.filter != MemoryFilter():
-        scores = np.where(np.isin(scope.ids, reads.memory_ids(key, query.filter)), scores, 0)
-    found = np.flatnonzero(scores > 0)
-    last = len(scope.ids) - 1
-    for at in found[np.lexsort((-found, -scores[found]))]:
-        yield Ranked(
-            id=int(scope.ids[at]),
-            score=float(scores[at]),
-            lexical=float(lexical[at]),
-            semantic=float(semantic[at]),
-            before=int(scope.ids[at - 1]) if at > 0 else None,
-            after=int(scope.ids[at + 1]) if at < last else None,
-        )
-
-
-def _lexical(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope) -> Floats:
-    wanted = query_terms(query.text)
-    found = reads.search_lexical(key, wanted, query.filter, LEXICAL_LIMIT)
-    bm25 = _in_order(scope, found)
-    named = _in_order(scope, reads.search_lexical(key, naming(wanted), query.filter, len(scope.ids))) > 0
-    held = [
-        term
-        for stored in reads.memory_entries(key, [entry_id for entry_id, _ in found[:1]])
-        for term in f"{stored.entry.terms} {stored.entry.context}".split()
-    ]
-    return lexical_part(bm25, coverage(wanted, held), named)
-
-
-def _in_order(scope: Scope, found: Sequence[tuple[int, float]]) -> Floats:
-    scores = np.zeros(len(scope.ids), np.float32)
-    for entry_id, score in found:
-        if entry_id in scope.positions:
-            scores[scope.positions[entry_id]] = score
-    return scores
 
 
 def _degraded(problem: str, scope: Scope) -> str:
