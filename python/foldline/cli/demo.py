@@ -149,8 +149,8 @@ def _play(channel: grpc.Channel, recording: Recording, *, shipped_questions: boo
         )
     state = "ok" if played.verify_ok else f"{len(played.faults)} faults: {played.faults[:3]}"
     say(
-        f"  {played.requests} requests, {played.folds} folds; {played.rows_total} rows, {played.rows_active} active, "
-        f"{played.rows_archived} folded away; verified: {state}"
+        f"  {played.requests} requests, {played.folds} folds of {played.summaries} summaries; "
+        f"{played.rows_total} rows, {played.rows_active} active, {played.rows_archived} folded away; verified: {state}"
     )
     return played
 
@@ -216,6 +216,8 @@ def _result(played: Played) -> dict[str, object]:
         "session_id": played.session_id,
         "requests": played.requests,
         "folds": played.folds,
+        "summaries": played.summaries,
+        "too_large": played.too_large,
         "forecast_over_window": played.over_window,
         "rows_total": played.rows_total,
         "rows_active": played.rows_active,

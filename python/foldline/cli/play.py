@@ -25,6 +25,7 @@ from foldline.v1 import (
     model_pb2,
     policy_pb2,
     row_pb2,
+    session_pb2,
     session_service_pb2,
     session_service_pb2_grpc,
 )
@@ -34,11 +35,17 @@ OnPrepared = Callable[["Player", Step, compaction_service_pb2.PrepareRequestResp
 
 @dataclass(slots=True)
 class Played:
-    """What playing one recording gave; counts of rows as VerifySession states them."""
+    """What playing one recording gave; counts of rows as VerifySession states them.
+
+    Attributes:
+        summaries: calls of sources of summaries, also of folds that came to nothing.
+    """
 
     session_id: str
     requests: int = 0
     folds: int = 0
+    summaries: int = 0
+    too_large: int = 0
     over_window: int = 0
     rows_total: int = 0
     rows_active: int = 0
@@ -103,6 +110,7 @@ class Player:
         response = self.compaction.PrepareRequest(request)
         self._apply(response)
         self.played.folds += response.HasField("fold")
+        self.played.too_large += response.action == compaction_pb2.ACTION_TOO_LARGE
         if on_prepared is not None:
             on_prepared(self, step, response)
         self._previous = None
@@ -153,6 +161,8 @@ class Player:
         played.rows_total, played.rows_active = verified.rows_total, verified.rows_active
         played.rows_archived, played.verify_ok = verified.rows_archived, verified.ok
         played.faults = [f"{fault.rule}: {fault.detail}" for fault in verified.faults]
+        got = self.sessions.GetSession(session_service_pb2.GetSessionRequest(session_id=self.session_id))
+        played.summaries = sum(u.calls for u in got.totals.usage if u.source != session_pb2.USAGE_SOURCE_HOST)
         return verified
 
 
