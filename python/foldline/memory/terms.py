@@ -36,7 +36,8 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
-_LABEL = re.compile(r"\s*([^\s:]{1,32}(?: [^\s:]{1,32})?):\s")
+# A name has no digits: ``Question 13:`` numbers what follows, and the number is what tells it apart.
+_LABEL = re.compile(r"\s*([^\s:\d]{1,32}(?: [^\s:\d]{1,32})?):\s")
 _SPEAKER = "speaker0"
 _ACCENTS = re.compile("[\u0300-\u036f]")
 

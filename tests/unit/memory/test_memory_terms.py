@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from foldline.memory.terms import MAX_QUERY_TERMS, MAX_TERM, coverage, query_terms, terms
+from foldline.memory.terms import (
+    MAX_QUERY_TERMS,
+    MAX_TERM,
+    coverage,
+    query_terms,
+    speaker_terms,
+    terms,
+    without_label,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +83,10 @@ def test_coverage_counts_stems() -> None:
     assert coverage(["painting", "lake"], ["lake"]) == 0.5
     assert coverage(["cat"], ["catalog"]) == 0
     assert coverage([], ["lake"]) == 0
+
+
+def test_m4_a_number_before_a_colon_is_no_name() -> None:
+    """What numbers a text tells it apart, and must be found."""
+    assert speaker_terms("Question 13: what about the queue?") == []
+    assert "13" in terms(without_label("Question 13: what about the queue?"))
+    assert speaker_terms("Ann: what about the queue?") != []
