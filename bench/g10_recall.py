@@ -85,7 +85,7 @@ class KeptVectors:
     """An embedder that remembers on disk what another one made."""
 
     def __init__(self, embedder: Embedder) -> None:
-        self.identity, self.width = embedder.identity, embedder.width
+        self.identity, self.width, self.batch = embedder.identity, embedder.width, embedder.batch
         self._embedder = embedder
         self._directory = VECTORS / hashlib.sha256(embedder.identity.encode()).hexdigest()[:16]
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -95,6 +95,9 @@ class KeptVectors:
         data = self._file.read_bytes() if self._file.exists() else b""
         for at in range(0, len(data) - size + 1, size):
             self._known[data[at : at + 32]] = data[at + 32 : at + size]
+
+    def query(self, text: str) -> bytes:
+        return self.embed([text])[0]
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         vectors = []

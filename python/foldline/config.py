@@ -88,12 +88,25 @@ class Server:
     reflection: Annotated[bool, About("whether the server describes its services")] = True
 
 
+def _is_base_url(value: str) -> bool:
+    """A URL with a password would show it to whoever reads the configuration."""
+    return not value or bool(re.fullmatch(r"https?://[^\s/@]+(?:/[^\s?#]*)?", value))
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     cache_bytes: Annotated[int, About("vectors held in memory, over all sessions", _not_negative, ">= 0")] = 256 * MIB
-    embedder: Annotated[Literal["minilm", "none"], About("the embedded model, or none: search by words alone")] = (
-        "minilm"
-    )
+    embedder: Annotated[
+        Literal["minilm", "openai", "none"],
+        About("the embedded model, an OpenAI-compatible endpoint, or none: search by words alone"),
+    ] = "minilm"
+    model: Annotated[str, About("embedding model of the endpoint")] = ""
+    base_url: Annotated[
+        str,
+        About("where the endpoint is; empty for OpenAI's", _is_base_url, "http(s)://host[:port][/path], no password"),
+    ] = ""
+    api_key_env: Annotated[str, About("environment variable that holds the endpoint's key")] = ""
+    api_key_file: Annotated[Path | None, About("file that holds the endpoint's key, read anew for each call")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +114,6 @@ class Log:
     level: Annotated[Literal["debug", "info", "warning", "error"], About("least level logged, as JSON, to stderr")] = (
         "info"
     )
-
-
-def _is_base_url(value: str) -> bool:
-    """A URL with a password would show it to whoever reads the configuration."""
-    return not value or bool(re.fullmatch(r"https?://[^\s/@]+(?:/[^\s?#]*)?", value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +255,7 @@ def _knob(key: str) -> Setting:
 SETTINGS = _settings(Config, "")
 """Every server setting by key; those of providers have keys of their own."""
 _PROVIDER = _settings(Provider, "")
-_BESIDE_THE_FILE = re.compile(r"catalog|providers\..+\.api_key_file")
+_BESIDE_THE_FILE = re.compile(r"catalog|memory\.api_key_file|providers\..+\.api_key_file")
 """Files that a configuration file names from its own place; where the server keeps its own is the caller's matter."""
 _PROVIDER_KEY = re.compile(rf"providers\.([A-Za-z0-9_-]+)\.({'|'.join(_PROVIDER)})")
 _PROVIDER_VARIABLE = re.compile(rf"{ENV_PREFIX}PROVIDERS_([A-Z0-9_]+?)_({'|'.join(_PROVIDER).upper()})")

@@ -86,3 +86,31 @@ class MemoryAnswer:
     hits: tuple[MemoryHit, ...]
     degraded: str = ""
     scope_dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHealth:
+    """How the memory of a session is.
+
+    Attributes:
+        told: what its event log says last, as ``memory.condition`` names it; empty for whole.
+        pending: visible entries without a vector of the embedder; ``stale`` of them have another embedder's.
+        quarantined: visible entries that could not be embedded (M9).
+    """
+
+    key: int
+    told: str
+    pending: int
+    stale: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """What a session's event log is to say of its memory from now on (§13)."""
+
+    key: int
+    state: str
+    message: str
+    pending: int
+    quarantined: int

@@ -22,7 +22,15 @@ from foldline.domain.folding import (
     SummaryRequest,
     SummaryResult,
 )
-from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
+from foldline.domain.memory import (
+    MemoryAnswer,
+    MemoryEntry,
+    MemoryFilter,
+    MemoryHealth,
+    MemoryQuery,
+    MemoryReport,
+    StoredEntry,
+)
 from foldline.domain.models import Factor
 from foldline.domain.rows import ModelRef, NewRow, Row, RowBody
 from foldline.domain.session import ClosedRun, Prepared, Session
@@ -290,7 +298,20 @@ class StoreReads(Protocol):
         """Offsets whose entries the scope shows."""
 
     def memory_count(self, key: int, identity: str) -> tuple[int, int]:
-        """(visible entries, of these without a vector of ``identity``). A quarantined entry has one."""
+        """(visible entries, of these without a vector of ``identity``). A quarantined entry has one.
+
+        An empty identity is none that is known: entries without any vector are counted.
+        """
+
+    def memory_told(self) -> bool:
+        """Whether the event log of some session says that its memory does less than it should."""
+
+    def memory_health(self, identity: str, every: bool = False) -> list[MemoryHealth]:
+        """Sessions with entries that ``identity`` has not embedded, or could not, or whose event log says so.
+
+        An empty identity is none that is known: entries without any vector are pending. ``every``: all sessions with
+        visible entries.
+        """
 
     def pending_vectors(self, identity: str, limit: int) -> list[tuple[int, StoredEntry]]:
         """(session key, entry) of entries without a vector of ``identity``, visible or not, over all sessions.
@@ -364,6 +385,12 @@ class Store(StoreReads, Protocol):
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
 
+    def tell_memory(self, reports: Sequence[MemoryReport]) -> list[int]:
+        """Writes a MEMORY_DEGRADED event for each session whose log says something else yet; returns their keys (§13).
+
+        The event and what it says of the session are one; the session's own state is not touched.
+        """
+
     def purge(self, now: float | None = None) -> None:
         """Forgets answers to requests, and prepared requests, older than 24 h (W2), a bounded number at a time."""
 
@@ -416,16 +443,30 @@ class Sources:
 
 
 class Embedder(Protocol):
-    """Turns text into unit vectors of ``width`` float32; ``identity`` names model and version (M8)."""
+    """Turns text into unit vectors of ``width`` float32; ``identity`` names model and version (M8).
+
+    Attributes:
+        batch: texts that one call takes best.
+    """
 
     identity: str
     width: int
+    batch: int
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         """One little-endian float32 vector of unit length a text.
 
         Raises:
-            FoldlineError: EMBEDDER_UNAVAILABLE.
+            FoldlineError: EMBEDDER_UNAVAILABLE, which says nothing of the texts; EMBEDDING_MISMATCH where the model has
+                become another.
+            Exception: any other, where it may be a text that cannot be embedded (M9).
+        """
+
+    def query(self, text: str) -> bytes:
+        """The vector of a question that somebody waits for.
+
+        Raises:
+            Exception: any; the search goes on by words alone.
         """
 
 

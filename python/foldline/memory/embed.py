@@ -31,6 +31,7 @@ class MiniLm:
 
     identity = "all-minilm-l6-v2-int8/384"
     width = 384
+    batch = 1
 
     def __init__(self, model: Path | None = None) -> None:
         model_bytes = _verified(model or _installed_model(), MODEL_SHA256, MODEL)
@@ -42,13 +43,13 @@ class MiniLm:
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         return [self._embed(text) for text in texts]
 
+    def query(self, text: str) -> bytes:
+        return self._embed(text)
+
     def _embed(self, text: str) -> bytes:
         ids = np.array([self._tokenizer.encode(text)], np.int64)
         feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        try:
-            hidden = self._session.run(None, feed)[0]
-        except Exception as error:
-            raise _unavailable(f"the embedding model failed on a text of {ids.size} tokens", MODEL) from error
+        hidden = self._session.run(None, feed)[0]
         vector = np.asarray(hidden, np.float32)[0].mean(axis=0)
         unit: bytes = (vector / np.linalg.norm(vector)).astype("<f4").tobytes()
         return unit

@@ -13,6 +13,8 @@ from foldline.domain.rows import Row, RowBody
 from foldline.domain.session import Session
 from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
+from foldline.memory.condition import Condition
+from foldline.memory.endpoint import EmbedderDown
 from foldline.memory.index import Scope, ScopeCache, is_unit
 from foldline.memory.questions import read
 from foldline.memory.ranking import Floats
@@ -34,6 +36,7 @@ class MemoryService:
         embedder_factory: makes the embedder, on the background thread; None for search by words alone.
         cache_bytes: budget of vectors held in memory over all scopes (M3).
         count: tokens of a text, for chunks and answer budgets.
+        ring: told of a session that has a new event (§13).
     """
 
     def __init__(
@@ -42,11 +45,12 @@ class MemoryService:
         embedder_factory: Callable[[], Embedder] | None,
         cache_bytes: int,
         count: Callable[[str], int],
+        ring: Callable[[int], None] = lambda key: None,
     ) -> None:
         self._store = store
         self._count = count
         self._holder = EmbedderHolder(embedder_factory)
-        self._backfill = Backfill(store, self._holder)
+        self._backfill = Backfill(store, self._holder, Condition(store, ring))
         self._cache = ScopeCache(cache_bytes)
 
     def start(self) -> None:
@@ -103,7 +107,7 @@ class MemoryService:
         embedder, problem = self._embedder()
         question, vector = read(self._store, session.key, query.text), None
         if embedder:
-            vector = _vector(embedder, question.meaning)
+            vector = self._vector(embedder, question.meaning)
             problem = problem if vector is not None else "the query could not be embedded"
         with self._store.snapshot() as reads:
             identity, width = (embedder.identity, embedder.width) if embedder else ("", 0)
@@ -120,16 +124,21 @@ class MemoryService:
             embedder = self._holder.wait(LOAD_WAIT)
         return embedder, "" if embedder else self._holder.problem or "the embedder is not loaded yet"
 
-
-def _vector(embedder: Embedder, text: str) -> Floats | None:
-    try:
-        vector = embedder.embed([text])[0]
+    def _vector(self, embedder: Embedder, text: str) -> Floats | None:
+        """The vector of a query; None where there is none, which is told (M8)."""
+        try:
+            vector = embedder.query(text)
+        except EmbedderDown as error:
+            self._holder.fails(error)
+            self._backfill.suspect()
+            return None
+        except Exception as error:
+            log.warning("query not embedded", exc_info=error)
+            return None
         if is_unit(vector, embedder.width):
             return np.frombuffer(vector, "<f4")
         log.warning("query not embedded", vector_bytes=len(vector), width=embedder.width)
-    except Exception as error:
-        log.warning("query not embedded", exc_info=error)
-    return None
+        return None
 
 
 def _degraded(problem: str, scope: Scope) -> str:

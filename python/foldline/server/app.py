@@ -16,21 +16,23 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2_grpc
 
 from foldline import _core, formats
+from foldline.access import Key, require_sdk
 from foldline.commands.bell import EventBell
 from foldline.commands.fold import interrupted
 from foldline.commands.host_owned.projections import expire_projections
 from foldline.commands.live import Sessions
 from foldline.commands.services import Services
-from foldline.config import Config, ConfigError
+from foldline.config import Config, ConfigError, Memory
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import resolve
-from foldline.domain.ports import Compactor, Sources, Summarizer
+from foldline.domain.ports import Compactor, Embedder, Sources, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
 from foldline.engine.refusals import classify
 from foldline.engine.summary_text import text_faults
 from foldline.engine.usage import from_response
 from foldline.memory.embed import MiniLm
+from foldline.memory.endpoint import Endpoint
 from foldline.memory.service import MemoryService
 from foldline.server import ENCODING, listening, reflection, servicers
 from foldline.server.chain import Chain
@@ -84,6 +86,33 @@ def _catalog(path: Path | None) -> Catalog:
         raise ConfigError(f"{path}: {error.message}") from None
 
 
+_EMBEDDERS: dict[str, Callable[[Memory], str]] = {
+    "minilm": lambda settings: MiniLm.identity,
+    "openai": lambda settings: f"openai/{settings.model}",
+    "none": lambda settings: "",
+}
+"""How ``GetServerInfo`` names the embedder."""
+
+
+def _embedder(settings: Memory) -> Callable[[], Embedder] | None:
+    """What makes the configured embedder, when it is first needed.
+
+    Raises:
+        ConfigError: no model, an SDK that is not installed, a key that is not there.
+    """
+    if settings.embedder == "minilm":
+        return MiniLm
+    if settings.embedder == "none":
+        return None
+    if not settings.model:
+        raise ConfigError("memory.embedder is openai, which needs memory.model")
+    require_sdk("memory.embedder", "openai", "openai")
+    if settings.api_key_env and settings.api_key_file:
+        raise ConfigError("memory names a key by api_key_env and by api_key_file: one of them")
+    key = Key("memory", settings.api_key_env, settings.api_key_file, optional=bool(settings.base_url))
+    return lambda: Endpoint(settings.model, settings.base_url, key.read)
+
+
 def _judges(catalog: Catalog) -> Judges:
     """What the rules know of models, refusals, usage and texts, for summaries by providers."""
 
@@ -111,15 +140,14 @@ class Server:
         self, config: Config, store: SqliteStore, catalog: Catalog, sources: Sources, clock: Callable[[], float]
     ) -> None:
         self.config = config
-        self._memory = MemoryService(
-            store, MiniLm if config.memory.embedder == "minilm" else None, config.memory.cache_bytes, _count
-        )
+        bell = EventBell()
+        self._memory = MemoryService(store, _embedder(config.memory), config.memory.cache_bytes, _count, bell.ring)
         self.services = Services(
             store=store,
             memory=self._memory,
             sources=sources,
             formats=formats,
-            bell=EventBell(),
+            bell=bell,
             catalog=catalog,
             sessions=Sessions(store),
             config_policy=config.policy,
@@ -153,7 +181,7 @@ class Server:
             max_message_bytes=self.config.server.max_message_bytes,
             heartbeat_interval=self.config.server.heartbeat_interval,
             start_time=time.time(),
-            embedder=MiniLm.identity if self.config.memory.embedder == "minilm" else "",
+            embedder=_EMBEDDERS[self.config.memory.embedder](self.config.memory),
             config=tuple(self.config.describe()),
             policy=resolve({"config": self.config.policy}),
             models=tuple((ModelRef(info.type.value.lower(), name), info) for name, info in models),

@@ -50,7 +50,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_CHECKPOINT_SAVED: _EventKind.ValueType  # 7
     """A checkpoint was saved."""
     EVENT_KIND_MEMORY_DEGRADED: _EventKind.ValueType  # 8
-    """Memory does less than it should."""
+    """Memory does less than it should, or is whole again."""
     EVENT_KIND_RUN_SUPERSEDED: _EventKind.ValueType  # 9
     """An open run was closed so that another could open."""
     EVENT_KIND_WARNING: _EventKind.ValueType  # 10
@@ -76,7 +76,7 @@ EVENT_KIND_DID_NOT_FIT_RECORDED: EventKind.ValueType  # 6
 EVENT_KIND_CHECKPOINT_SAVED: EventKind.ValueType  # 7
 """A checkpoint was saved."""
 EVENT_KIND_MEMORY_DEGRADED: EventKind.ValueType  # 8
-"""Memory does less than it should."""
+"""Memory does less than it should, or is whole again."""
 EVENT_KIND_RUN_SUPERSEDED: EventKind.ValueType  # 9
 """An open run was closed so that another could open."""
 EVENT_KIND_WARNING: EventKind.ValueType  # 10
@@ -451,29 +451,33 @@ Global___CheckpointSaved: _TypeAlias = CheckpointSaved  # noqa: Y015
 
 @_typing.final
 class MemoryDegraded(_message.Message):
-    """Memory does less than it should (M8, M9)."""
+    """Memory does less than it should (M8, M9), or is whole again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PENDING_ENTRIES_FIELD_NUMBER: _builtins.int
     QUARANTINED_ENTRIES_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    RECOVERED_FIELD_NUMBER: _builtins.int
     pending_entries: _builtins.int
     """Entries without vectors."""
     quarantined_entries: _builtins.int
     """Entries set aside as bad."""
     message: _builtins.str
     """What is wrong, for developers. At most 4 096 bytes."""
+    recovered: _builtins.bool
+    """True once it is whole again."""
     def __init__(
         self,
         *,
         pending_entries: _builtins.int = ...,
         quarantined_entries: _builtins.int = ...,
         message: _builtins.str = ...,
+        recovered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "pending_entries", b"pending_entries", "quarantined_entries", b"quarantined_entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "pending_entries", b"pending_entries", "quarantined_entries", b"quarantined_entries", "recovered", b"recovered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

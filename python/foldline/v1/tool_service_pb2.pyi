@@ -55,7 +55,9 @@ class ListAgentToolsResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     TOOLS_JSON_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.bytes
-    """The same as JSON of the format, ready to join the host's own. At most 1 MiB."""
+    """The same as a JSON array of the format, ready to join the host's own; in `CANONICAL` each has `name`, `description`
+    and `input_schema`. At most 1 MiB.
+    """
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.AgentTool]:
         """The tools. At most 16."""

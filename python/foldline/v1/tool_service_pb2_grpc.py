@@ -52,8 +52,7 @@ class ToolServiceServicer:
     """
 
     def ListAgentTools(self, request, context):
-        """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing. Until it is
-        built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,7 +60,7 @@ class ToolServiceServicer:
 
     def CallAgentTool(self, request, context):
         """Runs a tool by name and JSON arguments. Idempotent by `request_id`. A failure of the tool is an answer with
-        `is_error`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        `is_error`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,12 +34,10 @@ class ToolServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
     ListAgentTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ListAgentToolsRequest, _tool_service_pb2.ListAgentToolsResponse]
-    """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing. Until it is
-    built, answers UNIMPLEMENTED with the reason `NOT_YET`.
-    """
+    """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing."""
     CallAgentTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.CallAgentToolRequest, _tool_service_pb2.CallAgentToolResponse]
     """Runs a tool by name and JSON arguments. Idempotent by `request_id`. A failure of the tool is an answer with
-    `is_error`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    `is_error`.
     """
 
 @_typing.type_check_only
@@ -48,12 +46,10 @@ class ToolServiceAsyncStub(ToolServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListAgentTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListAgentToolsRequest, _tool_service_pb2.ListAgentToolsResponse]  # type: ignore[assignment]
-    """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing. Until it is
-    built, answers UNIMPLEMENTED with the reason `NOT_YET`.
-    """
+    """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing."""
     CallAgentTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.CallAgentToolRequest, _tool_service_pb2.CallAgentToolResponse]  # type: ignore[assignment]
     """Runs a tool by name and JSON arguments. Idempotent by `request_id`. A failure of the tool is an answer with
-    `is_error`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    `is_error`.
     """
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -65,9 +61,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ListAgentToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ListAgentToolsResponse, _abc.Awaitable[_tool_service_pb2.ListAgentToolsResponse]]:
-        """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing. Until it is
-        built, answers UNIMPLEMENTED with the reason `NOT_YET`.
-        """
+        """Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing."""
 
     @_abc_1.abstractmethod
     def CallAgentTool(
@@ -76,7 +70,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.CallAgentToolResponse, _abc.Awaitable[_tool_service_pb2.CallAgentToolResponse]]:
         """Runs a tool by name and JSON arguments. Idempotent by `request_id`. A failure of the tool is an answer with
-        `is_error`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        `is_error`.
         """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

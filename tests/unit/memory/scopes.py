@@ -53,6 +53,7 @@ class HashedWords:
     """An embedder that needs no model: each word adds a direction of its own. Texts that share no word are unlike."""
 
     width = 64
+    batch = 1
 
     def __init__(self, identity: str = "hashed-words/64") -> None:
         self.identity = identity
@@ -73,6 +74,9 @@ class HashedWords:
                 vector += np.random.default_rng(list(word.encode())).standard_normal(self.width).astype(np.float32)
             vectors.append((vector / np.linalg.norm(vector)).astype("<f4").tobytes())
         return vectors
+
+    def query(self, text: str) -> bytes:
+        return self.embed([text])[0]
 
 
 def new_session(store: Store, session_id: str = "s", tenant: str = "t") -> Session:

@@ -186,7 +186,14 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
                 )
             )
         case EventKind.MEMORY_DEGRADED:
-            made.memory_degraded.message = event.message
+            made.memory_degraded.CopyFrom(
+                event_pb2.MemoryDegraded(
+                    pending_entries=event.pending,
+                    quarantined_entries=event.quarantined,
+                    message=event.message,
+                    recovered=not event.cause,
+                )
+            )
         case EventKind.WARNING if event.warning is not None:
             made.warning.CopyFrom(wire_warnings([Warning_(event.warning, event.message)])[0])
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.folding import OffsetRange
-from foldline.domain.memory import MemoryEntry, MemoryFilter, StoredEntry
+from foldline.domain.memory import MemoryEntry, MemoryFilter, MemoryHealth, StoredEntry
 from foldline.store.lexical import ScopeSize, Segment, rank, segment, stems
 from foldline.store.sqlite.sharing import give_up
 
@@ -289,13 +289,43 @@ def vectors(db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[in
 
 
 def count(db: sqlite3.Connection, key: int, identity: str) -> tuple[int, int]:
-    """(visible entries, of these without a vector of ``identity``)."""
+    """(visible entries, of these without a vector of ``identity``, or without any where that is empty)."""
     entries, pending = db.execute(
-        "SELECT count(*), coalesce(sum(embedder <> ?), 0) FROM memory_entry INDEXED BY memory_entry_visible "
-        "WHERE session_key = ? AND visible = 1",
-        (_embedder(db, identity), key),
+        "SELECT count(*), coalesce(sum(embedder < ?1 OR embedder > ?2), 0) FROM memory_entry "
+        "INDEXED BY memory_entry_visible WHERE session_key = ?3 AND visible = 1",
+        (*_but(db, identity), key),
     ).fetchone()
     return entries, pending
+
+
+def health(db: sqlite3.Connection, identity: str, every: bool) -> list[MemoryHealth]:
+    """Sessions of which there is something to tell, or every one with visible entries (M8, M9)."""
+    pending = " UNION ALL ".join(
+        f"SELECT session_key, embedder FROM memory_entry INDEXED BY memory_entry_by_embedder "
+        f"WHERE embedder {compared} AND visible = 1"
+        for compared in ("< ?1", "> ?2")
+    )
+    quarantined = " UNION ALL ".join(
+        f"SELECT e.session_key, e.embedder FROM memory_vector v JOIN memory_entry e ON e.{column} = v.entry_id "
+        "WHERE length(v.vector) = 0 AND e.visible = 1 AND e.embedder BETWEEN ?1 AND ?2"
+        for column in ("id", "origin")
+    )
+    rows = db.execute(
+        "SELECT s.key, s.memory_told, coalesce(p.waiting, 0), coalesce(p.stale, 0), coalesce(q.bad, 0) FROM session s "
+        "LEFT JOIN (SELECT session_key, count(*) waiting, sum(embedder > 0) stale "
+        f"FROM ({pending}) GROUP BY session_key) p ON p.session_key = s.key "
+        f"LEFT JOIN (SELECT session_key, count(*) bad FROM ({quarantined}) GROUP BY session_key) q "
+        "ON q.session_key = s.key WHERE s.deleting = 0 AND s.memory_dropped = 0 "
+        "AND (s.memory_told <> '' OR p.waiting > 0 OR q.bad > 0 OR ?3 AND EXISTS "
+        "(SELECT 1 FROM memory_entry e WHERE e.session_key = s.key AND e.visible = 1)) ORDER BY s.key",
+        (*_but(db, identity), every),
+    )
+    return [MemoryHealth(*row) for row in rows]
+
+
+def told(db: sqlite3.Connection) -> bool:
+    """Whether some session's event log says that its memory does less than it should."""
+    return db.execute("SELECT 1 FROM session WHERE memory_told <> '' LIMIT 1").fetchone() is not None
 
 
 def pending(db: sqlite3.Connection, identity: str, limit: int) -> list[tuple[int, StoredEntry]]:
@@ -318,6 +348,14 @@ def _embedder(db: sqlite3.Connection, identity: str) -> int:
     """Number of an embedder; -1, which no entry has, for one that never stored a vector."""
     found = db.execute("SELECT id FROM embedder WHERE identity = ?", (identity,)).fetchone()
     return found[0] if found else -1
+
+
+def _but(db: sqlite3.Connection, identity: str) -> tuple[int, int]:
+    """Bounds of the embedder numbers whose vectors will do: one that is known, or any at all."""
+    if not identity:
+        return 1, 1 << 62
+    embedder = _embedder(db, identity)
+    return embedder, embedder
 
 
 def _condition(where: MemoryFilter) -> tuple[str, list[str | int]]:

@@ -11,7 +11,7 @@ from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.folding import CompactionRecord, to_ranges
-from foldline.domain.memory import MemoryFilter, StoredEntry
+from foldline.domain.memory import MemoryFilter, MemoryHealth, StoredEntry
 from foldline.domain.models import Factor
 from foldline.domain.ports import Archive, CallUpdate, Rewrite, StoredRequest, StoredRow, Tools
 from foldline.domain.projections import HostRow, Projection, StagedFold
@@ -345,6 +345,16 @@ class SqliteReads:
         """(visible entries, of these without a vector of ``identity``)."""
         with self._snapshot() as db:
             return memory.count(db, key, identity)
+
+    def memory_told(self) -> bool:
+        """Whether the event log of some session says that its memory does less than it should."""
+        with self._reading() as db:
+            return memory.told(db)
+
+    def memory_health(self, identity: str, every: bool = False) -> list[MemoryHealth]:
+        """Sessions of which there is something to tell, or every one with visible entries."""
+        with self._reading() as db:
+            return memory.health(db, identity, every)
 
     def pending_vectors(self, identity: str, limit: int) -> list[tuple[int, StoredEntry]]:
         """(session key, entry) of entries without a vector of ``identity``, visible or not (M8)."""

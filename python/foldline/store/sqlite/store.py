@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from foldline.domain.enums import RevisionKind
 from foldline.domain.events import Event
+from foldline.domain.memory import MemoryReport
 from foldline.domain.ports import Archive, Batch, Fork, Rewrite, StoredRequest
 from foldline.domain.session import Session
 from foldline.store.codec import encode
@@ -25,6 +26,9 @@ from foldline.store.sqlite.reads import SqliteReads
 from foldline.store.sqlite.writer import Writer
 
 T = TypeVar("T")
+
+REPORTS = 200
+"""Sessions told of their memory in one transaction."""
 
 
 class SqliteSnapshot(SqliteReads):
@@ -199,6 +203,14 @@ class SqliteStore(SqliteReads):
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
         self._write(lambda db: memory.put_vectors(db, identity, vectors))
+
+    def tell_memory(self, reports: Sequence[MemoryReport]) -> list[int]:
+        """Writes a MEMORY_DEGRADED event for each session whose log says something else yet; returns their keys."""
+        now, told = self._clock(), list[int]()
+        for start in range(0, len(reports), REPORTS):
+            part = reports[start : start + REPORTS]
+            told += self._write(lambda db, part=part: [r.key for r in part if writes.tell_memory(db, r, now)])  # type: ignore[misc]
+        return told
 
     def purge(self, now: float | None = None) -> None:
         """Forgets answers to requests, and prepared requests, older than 24 h (W2), in transactions of bounded size."""

@@ -10,10 +10,11 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind
 from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.events import Event
+from foldline.domain.memory import MemoryReport
 from foldline.domain.models import Factor
 from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRequest, StoredRow, Tools
 from foldline.domain.session import ClosedRun, Prepared, Session
-from foldline.store.codec import encode
+from foldline.store.codec import decode_session, encode
 from foldline.store.lexical import Segment
 from foldline.store.sqlite import memory, projections
 
@@ -259,10 +260,34 @@ def drop_scope(db: sqlite3.Connection, key: int) -> int:
     Raises:
         FoldlineError: SESSION_NOT_FOUND.
     """
-    if not db.execute("UPDATE session SET memory_dropped = 1 WHERE key = ? AND deleting = 0", (key,)).rowcount:
+    closed = "UPDATE session SET memory_dropped = 1, memory_told = '' WHERE key = ? AND deleting = 0"
+    if not db.execute(closed, (key,)).rowcount:
         raise FoldlineError(Reason.SESSION_NOT_FOUND, "the session is no longer there")
     projections.forget_memory(db, key)
     return memory.drop(db, key)
+
+
+def tell_memory(db: sqlite3.Connection, report: MemoryReport, now: float) -> bool:
+    """Writes what a session's event log says of its memory from now on; False where it says so already, or it is gone.
+
+    Only the event log and its own column change: the session in memory stays right.
+    """
+    found = db.execute(
+        "UPDATE session SET memory_told = ?1, last_event = last_event + 1 "
+        "WHERE key = ?2 AND memory_told <> ?1 AND deleting = 0 AND memory_dropped = 0 RETURNING state, last_event",
+        (report.state, report.key),
+    ).fetchall()
+    if not found:
+        return False
+    ((state, seq),) = found
+    session = decode_session(state, report.key, memory_dropped=False)
+    event = Event(
+        kind=EventKind.MEMORY_DEGRADED, time=now, revision=session.revision,
+        boundary=max(0, session.cadence.boundaries - 1), message=report.message, pending=report.pending,
+        quarantined=report.quarantined, cause=report.state,
+    )  # fmt: skip
+    insert_events(db, report.key, (event,), seq)
+    return True
 
 
 def _put_prepared(db: sqlite3.Connection, key: int, prepared: Prepared, now: float) -> None:
