@@ -69,7 +69,8 @@ class Proposal:
         summary = self.summary
         return Candidate(
             plan=self.plan, summary=self.facts, text=summary.text, source=summary.source,
-            prose_tokens=self._count(summary.text) - summary.appendix_tokens,
+            # By the vocabulary that it was written by, also where the session moved to another model since.
+            prose_tokens=self.services.count(summary.text, self.attempt.session.model) - summary.appendix_tokens,
             appendix_tokens=summary.appendix_tokens, ledger_tokens=self._count(self.ledger) if self.ledger else 0,
             discarded=to_ranges(self.plan.discard), digest=self.digest,
         )  # fmt: skip

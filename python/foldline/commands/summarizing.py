@@ -177,6 +177,7 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
         retries=policy.retries,
         oversize=policy.oversize,
         cancelled=lambda: attempt.fold.cancelled,
+        count=lambda text: services.count(text, attempt.session.model),
     )
 
 

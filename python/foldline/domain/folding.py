@@ -224,6 +224,7 @@ class SummaryRequest:
         model: who is to write, where the source is a model (S2); ``window`` is its own, in tokens (S4).
         timeout: seconds for the whole summary, retries included (S5); ``retries`` of transient errors.
         cancelled: whether nobody wants the summary any more; a source that can, stops.
+        count: raw tokens of a text as the session estimates them, which V6 judges by; None: as the source counts.
     """
 
     rows: tuple[Row, ...]
@@ -239,6 +240,7 @@ class SummaryRequest:
     retries: int = 2
     oversize: Oversize = Oversize.TRIM
     cancelled: Callable[[], bool] = field(default=lambda: False)
+    count: Callable[[str], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class ExtractiveSummarizer:
     """Writes a summary from the rows' own words; the same rows and budget give the same bytes.
 
     Args:
-        count: tokens of a text, by the encoding the session estimates with.
+        count: tokens of a text, where a request does not say how its session estimates.
     """
 
     def __init__(self, count: Callable[[str], int]) -> None:
@@ -43,11 +43,12 @@ class ExtractiveSummarizer:
             SummaryFailed: UNMEASURED_TRANSCRIPT when such speech does not fit verbatim, NOT_SMALLER when the rows are
                 no longer than their summary would be, SUMMARIZER_FAILED for patterns that RE2 does not accept.
         """
-        source = read_source(request, self._count)
+        count = request.count or self._count
+        source = read_source(request, count)
         room, reading, durable = source.room, source.reading, source.durable
         lines = self._lines(source, request)
         lines += _speech_lines(reading, source.mask)
-        prose = self._pack(reading, lines, durable, source.gave_way, room)
+        prose = _pack(reading, lines, durable, source.gave_way, room, count)
         if prose is None:
             raise SummaryFailed(
                 FailureKind.NOT_SMALLER,
@@ -59,8 +60,8 @@ class ExtractiveSummarizer:
                     FailureKind.UNMEASURED_TRANSCRIPT,
                     f"unmeasured speech of row {line.order[1]} does not fit verbatim in {room} tokens",
                 )
-        spare = min(request.appendix, source.total - self._count(prose))
-        text, coverage, added = cover(prose, source.identifiers, request.coverage_floor, spare, self._count)
+        spare = min(request.appendix, source.total - count(prose))
+        text, coverage, added = cover(prose, source.identifiers, request.coverage_floor, spare, count)
         return SummaryResult(
             text, source.kept(prose), SummarySource.EXTRACTIVE, coverage=coverage, appendix_tokens=added
         )
@@ -84,16 +85,18 @@ class ExtractiveSummarizer:
         lines += carried(carried_lines(request.earlier, [c.text for c in durable], source.clean))
         return [style.focused(line) for line in lines]
 
-    def _pack(
-        self, reading: Reading, lines: list[Line], durable: Sequence[Constraint], gave_way: bool, room: int
-    ) -> str | None:
-        """Packs, with the line that names memory where constraints gave way, before or only now."""
-        memory = [Line(GOALS, f"- {MEMORY_LINE}", 8.0, (1, 0))]
-        preface = _preface(reading)
-        prose = Packer(preface, lines + memory * gave_way, room, self._count).pack(_SHARES, _AGED_SHARE)
-        if prose and not gave_way and any(c.text not in prose for c in durable):
-            prose = Packer(preface, lines + memory, room, self._count).pack(_SHARES, _AGED_SHARE)
-        return prose
+
+def _pack(
+    reading: Reading, lines: list[Line], durable: Sequence[Constraint], gave_way: bool, room: int,
+    count: Callable[[str], int],
+) -> str | None:  # fmt: skip
+    """Packs, with the line that names memory where constraints gave way, before or only now."""
+    memory = [Line(GOALS, f"- {MEMORY_LINE}", 8.0, (1, 0))]
+    preface = _preface(reading)
+    prose = Packer(preface, lines + memory * gave_way, room, count).pack(_SHARES, _AGED_SHARE)
+    if prose and not gave_way and any(c.text not in prose for c in durable):
+        prose = Packer(preface, lines + memory, room, count).pack(_SHARES, _AGED_SHARE)
+    return prose
 
 
 def _speech_lines(reading: Reading, mask: Callable[[str], str]) -> list[Line]:

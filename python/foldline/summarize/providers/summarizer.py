@@ -74,7 +74,7 @@ class ProviderSummarizer:
         known = self._judges.window(model) if by.name != request.model.provider else request.window
         window = min((w for w in (known, by.settings.window or 0) if w > 0), default=DEFAULT_WINDOW)
         most = by.settings.max_output or 2 * request.budget + by.endpoint.reasoning
-        prose = partial(self._prose_tokens, model)
+        prose = request.count or partial(self._prose_tokens, model)
         task = Task(request, read_source(request, prose), window, most, partial(self._size, model), prose)
         sections, bound, usage = self._converse(task, by, model)
         return _result(task, sections, bound, model, usage)
