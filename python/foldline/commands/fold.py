@@ -134,6 +134,7 @@ def _attempted(services: Services, live: LiveSession, request: FoldRequest, atte
         with live.locked():
             outcome = finish(services, live, request, attempt, written)
             if outcome.record is not None:
+                attempt.fold.committed = outcome
                 ahead.drop(services, live, f"fold {attempt.fold.fold_id} came before", used=attempt.ready is not None)
             return outcome
     except SummaryFailed as error:
@@ -172,13 +173,20 @@ def _await(
         if patience is not None and patience <= 0:
             return FoldOutcome(pending=fold, joined=joined)
         live.lock.wait(patience)
-    return ended(fold, request, joined=joined)
+    return _ended(fold.outcome, request, joined=joined)
 
 
-def ended(fold: FoldInProgress, request: FoldRequest, *, joined: bool) -> FoldOutcome:
-    """What became of a fold that has ended, for one that waited for it."""
-    assert fold.outcome is not None
-    outcome = replace(fold.outcome, joined=joined)
+def by_now(pending: FoldOutcome, request: FoldRequest) -> FoldOutcome:
+    """What has become of a fold since its caller stopped waiting. Under the session's lock."""
+    fold = pending.pending
+    assert fold is not None
+    outcome = fold.outcome or fold.committed
+    return pending if outcome is None else _ended(outcome, request, joined=pending.joined)
+
+
+def _ended(found: FoldOutcome, request: FoldRequest, *, joined: bool) -> FoldOutcome:
+    """A fold's outcome, for one that waited for it."""
+    outcome = replace(found, joined=joined)
     if outcome.error is not None and not joined and request.decision.trigger in _MANUAL:
         raise outcome.error
     # What another caller's fold failed of is its own: this one's check decides anew at its next boundary.

@@ -93,12 +93,14 @@ class FoldInProgress:
 
     Attributes:
         spent: calls of sources that are not in the session's totals yet.
+        committed: set with the first commit, after which another fold may follow (F3).
         outcome: set at the end, for callers that wait for it.
     """
 
     fold_id: str
     cancelled: bool = False
     spent: list[Spent] = field(default_factory=list)
+    committed: FoldOutcome | None = None
     outcome: FoldOutcome | None = None
 
 

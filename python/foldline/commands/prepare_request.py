@@ -12,7 +12,7 @@ from foldline.commands.answer_usage import keep
 from foldline.commands.append_rows import count_imported
 from foldline.commands.attempts import note_skip
 from foldline.commands.draft import Draft
-from foldline.commands.fold import ended, run_fold
+from foldline.commands.fold import by_now, run_fold
 from foldline.commands.fold_parts import FoldOutcome, FoldRequest
 from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -214,9 +214,9 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
             seen = _seen(services, caller, live, request)
             if seen is not None and seen.decided is not None:
                 return encode(_again(services, live, request, seen.decided))
-            if outcome.pending is not None and outcome.pending.outcome is not None:
-                # It ended between the wait and now: the list that is answered with is the folded one.
-                outcome = ended(outcome.pending, asked, joined=outcome.joined)
+            if outcome.pending is not None:
+                # It may have committed between the wait and now: the list that is answered with is the folded one then.
+                outcome = by_now(outcome, asked)
             after = live.transcript_size()
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += [*draft.warnings, *outcome.warnings]
