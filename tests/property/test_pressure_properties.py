@@ -5,7 +5,7 @@ from foldline.domain.enums import ReadingSource, SignalKind, Suppression, Trigge
 from foldline.domain.models import Factor, ModelInfo
 from foldline.domain.policy import Policy
 from foldline.domain.rows import ModelRef
-from foldline.domain.session import Anchor, Cadence, DidNotFit, Reading
+from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading
 from foldline.engine import factor as factors
 from foldline.engine.limits import limits
 from foldline.engine.pressure import Measurement, measure, over_hard_limit
@@ -109,8 +109,13 @@ def test_4_5_the_factor_stays_bounded_and_a_refusal_only_raises_it(
     policy = Policy()
     learned = Factor(ModelRef())
     for estimated, reported in readings:
-        learned = factors.learn(learned, estimated, reported, policy)
-        assert policy.estimate.factor_min <= learned.value <= policy.estimate.factor_max
-    raised = factors.learn_refusal(learned, raw, at_least, policy)
+        learned = factors.learn(learned, estimated, reported)
+        used = factors.within(learned, policy)
+        assert policy.estimate.factor_min <= used.value <= policy.estimate.factor_max
+    prepared = Prepared(
+        "p", "r", revision=1, boundary=0, rewrites=0, rows=1, covered_tokens=raw, request_tokens=raw,
+        request_bytes=1_000_000, bounded=False, model=ModelRef(), window=1_000_000,
+    )  # fmt: skip
+    raised = factors.learn_refusal(learned, prepared, at_least, None)
     assert raised.value >= learned.value
-    assert factors.apply(raised, raw) >= min(at_least, raw * policy.estimate.factor_max)
+    assert factors.apply(raised, raw) >= at_least
