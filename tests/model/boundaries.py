@@ -202,8 +202,11 @@ class Boundaries(Host):
     @staticmethod
     def effective(state: State, override: policy_pb2.Policy) -> policy_pb2.Policy:
         made = policy_pb2.Policy(cooldown={"seconds": 600})
-        made.MergeFrom(policy(state.policy))
-        made.MergeFrom(override)
+        for layer in (policy(state.policy), override):
+            if layer.HasField("cooldown"):
+                # Merging leaves a duration as it is where the layer says none at all.
+                made.ClearField("cooldown")
+            made.MergeFrom(layer)
         return made
 
     def took(
