@@ -193,8 +193,15 @@ class HostedHost:
                 return rows
             request.page_token = page.next_page_token
 
-    def read(self, offset: int) -> session_service_pb2.ReadRowResponse:
-        return self.client.session.ReadRow(session_service_pb2.ReadRowRequest(session_id=self.id, offset=offset))
+    def read(self, offset: int) -> row_pb2.Row:
+        """A row of the archive."""
+        return self.client.session.ReadRow(session_service_pb2.ReadRowRequest(session_id=self.id, offset=offset)).row
+
+    def text(self, offset: int) -> str:
+        """The text of a row of the archive."""
+        request = session_service_pb2.ReadRowRequest(session_id=self.id, offset=offset)
+        request.range.end = self.client.session.ReadRow(request).text_bytes
+        return self.client.session.ReadRow(request).text
 
     def found(self, query: str, limit: int = 20) -> list[int]:
         """Offsets of hits."""

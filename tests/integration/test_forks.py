@@ -429,7 +429,7 @@ def test_h3_a_fork_of_a_list_that_the_host_keeps_knows_its_rows_and_summaries(cl
     assert fork.fold(manual=True).record.revision_after == first.record.revision_after + 1
     assert (fork.found("file_3.py")[0], past.found("file_3.py")) == (host.found("file_3.py")[0], [])
     assert fork.found("file_45.py")
-    assert not any("file_45.py" in host.read(o).text for o in host.found("file_45.py"))
+    assert not any("file_45.py" in host.text(o) for o in host.found("file_45.py"))
     refusal = refused(past.check)
     assert refusal.reason == "SUMMARY_ROW_REFUSED", "no summary had been issued by then"
     past.list, past.start = unfolded, unfolded[-1][0]
@@ -439,7 +439,7 @@ def test_h3_a_fork_of_a_list_that_the_host_keeps_knows_its_rows_and_summaries(cl
     client.session.DeleteSession(session_service_pb2.DeleteSessionRequest(session_id=name))
     assert fork.verify().ok
     assert past.verify().ok
-    assert "constant 231" in fork.read(fork.found("file_3.py constant 231")[0]).text
+    assert "constant 231" in fork.text(fork.found("file_3.py constant 231")[0])
 
 
 def test_m2_a_fork_of_a_list_that_the_host_unfolded_shows_what_is_folded(client: Client, name: str) -> None:
@@ -478,10 +478,10 @@ def test_l2_a_fork_waits_for_a_running_fold_and_one_of_the_past_does_not(slow: t
         fold = pool.submit(compacted, host)
         assert source.started.wait(10)
         request = session_service_pb2.ForkSessionRequest(session_id="s", fork_session_id="at-once")
-        late = refused(client.session.ForkSession, request, timeout=0.3)
+        late = refused(client.session.ForkSession, request, timeout=1)
         assert (late.code, late.reason) == ("ABORTED", "FOLD_IN_PROGRESS")
         request.revision = newest
-        assert refused(client.session.ForkSession, request, timeout=0.3).reason == "FOLD_IN_PROGRESS"
+        assert refused(client.session.ForkSession, request, timeout=1).reason == "FOLD_IN_PROGRESS"
         past = Fork(host, "past", revision=newest - 1)
         waiting = pool.submit(Fork, host, "waited")
         host.append(user("meanwhile"))

@@ -56,7 +56,7 @@ def test_h3_a_fold_is_staged_and_the_host_commits_it(client: Client, name: str) 
     assert host.commit(answer) == answer.record.memory_entries > 0
     assert len(host.archive()) == len(answer.discarded_row_ids) + 1
     offset = host.found("file_3.py constant 231")[0]
-    assert "constant 231" in host.read(offset).text
+    assert "constant 231" in host.text(offset)
     assert host.verify().ok
     assert list(host.ends().values()) == [["completed"]]
     assert not host.check().fold_due

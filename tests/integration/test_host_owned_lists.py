@@ -78,7 +78,7 @@ def test_r3_a_late_result_stands_apart_and_is_told(client: Client, name: str) ->
     host.add(result("job", "once more"))
     refusal = refused(host.check)
     assert refusal.reason == "DUPLICATE_TOOL_RESULT"
-    assert host.read(int(refusal.metadata["result_offset"])).text == "the job is done"
+    assert host.text(int(refusal.metadata["result_offset"])) == "the job is done"
 
 
 def test_r3_a_call_that_folded_unanswered_takes_its_result_late(client: Client, name: str) -> None:
@@ -98,7 +98,7 @@ def test_r3_a_call_that_folded_unanswered_takes_its_result_late(client: Client, 
     assert late in answer.discarded_row_ids
     row = next(r for r in host.archive() if r.tool_result.call_id == "job" and r.HasField("tool_result"))
     assert row.tool_result.late
-    assert host.read(row.tool_result.call_offset).row.assistant.content[0].tool_call.call_id == "job"
+    assert host.read(row.tool_result.call_offset).assistant.content[0].tool_call.call_id == "job"
     assert host.verify().ok
 
 

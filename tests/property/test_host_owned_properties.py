@@ -259,7 +259,7 @@ class RandomHost(HostedHost):
                 if row_id not in here:
                     assert row_id in self.folded
                     assert len(archived[word]) == 1, f"{word} is in the archive {archived.get(word)}"
-                    assert word in self.read(archived[word][0]).text
+                    assert word in self.text(archived[word][0])
         self.is_found_once(archived, here)
 
     def is_found_once(self, archived: dict[str, list[int]], here: set[str]) -> None:
