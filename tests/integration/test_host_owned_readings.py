@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from foldline.v1 import (
@@ -10,9 +11,11 @@ from foldline.v1 import (
     compaction_service_pb2,
     event_pb2,
     pressure_pb2,
+    warning_pb2,
 )
 
 from tests.integration.hosted import (
+    SMALL,
     HostedHost,
     assistant,
     long_list,
@@ -22,7 +25,7 @@ from tests.integration.hosted import (
     work,
 )
 from tests.support.requests import raw
-from tests.support.server import Client, refused
+from tests.support.server import Client, refused, running_server
 
 
 def test_c1_boundaries_are_counted_by_calls_that_fold_by_themselves(client: Client, name: str) -> None:
@@ -132,6 +135,34 @@ def test_43_usage_after_an_abort_is_of_another_list(client: Client, name: str) -
     host.abort(answer)
     assert not host.usage(answer.prepare_id, 3_500).usage.counted
     assert anchor(host).source == pressure_pb2.SOURCE_ABSENT
+
+
+def test_43_a_count_over_the_ceiling_and_under_the_window_is_a_reading(tmp_path: Path) -> None:
+    """4.3: the ceiling is a guess where a call over it succeeds; a refusal is one of it all the same (4.4)."""
+    entry = {"context_window": 60_000, "input_ceiling": 4_000, "type": "openai", "encoding": "o200k_base"}
+    (tmp_path / "models.json").write_text(json.dumps({SMALL.model: entry}))
+    with running_server(tmp_path, {"catalog": str(tmp_path / "models.json")}) as client:
+        host = HostedHost(client, "s", auto_compact=False)
+        talk(host, 40, words=60)
+        host.ask("next")
+        answer = host.compact()
+        assert answer.pressure.forecast_tokens > 4_000
+        recorded = host.usage(answer.prepare_id, 5_000)
+        assert recorded.usage.counted
+        assert anchor(host).value == 5_000
+
+
+def test_l3_a_fold_that_does_not_make_the_request_fit_warns(client: Client, name: str) -> None:
+    """L3: the request alone is over the window; what the fold saves is taken off the forecast."""
+    host = HostedHost(client, name, output_reserve_tokens=100)
+    talk(host, 12, words=20)
+    host.ask("word " * 4_500)
+    answer = host.compact()
+    assert answer.projection_id
+    (said,) = [w.message for w in answer.warnings if w.code == warning_pb2.WARNING_CODE_FORECAST_OVER_WINDOW]
+    saved = answer.record.tokens_before - answer.record.tokens_after
+    assert saved > 0
+    assert said == f"forecast {answer.pressure.forecast_tokens - saved} of 3900 tokens"
 
 
 def test_44_a_refusal_folds_at_the_next_check_and_keeps_no_tail(client: Client, name: str) -> None:

@@ -89,14 +89,33 @@ def _go_on(
 
 
 def carry_out(services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt) -> None:
-    """Starts the work on a thread; the session stays in memory until it has ended. Under the session's lock."""
+    """Starts the work of a fold. Under the session's lock."""
+
+    def folds() -> FoldOutcome:
+        outcome = _attempted(services, live, request, attempt)
+        second = _second(services, live, request, attempt, outcome)
+        if second is None:
+            return outcome
+        again = _attempted(services, live, request, second)
+        return again if again.record is not None else replace(outcome, warnings=again.warnings)
+
+    on_thread(services, live, request, attempt, folds)
+
+
+def on_thread(
+    services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, folds: Callable[[], FoldOutcome]
+) -> None:
+    """Runs ``folds`` on a thread; the session stays in memory until it has ended. Under the session's lock."""
     live.fold = attempt.fold
     release = services.sessions.hold(live)
 
     def work() -> None:
+        outcome = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL)
         try:
-            _work(services, live, request, attempt)
+            outcome = folds()
         finally:
+            with live.lock:
+                end(live, attempt.fold, outcome)
             release()
 
     try:
@@ -104,19 +123,6 @@ def carry_out(services: Services, live: LiveSession, request: FoldRequest, attem
     except RuntimeError as error:  # No thread could be started: the fold ends here, not its caller's request.
         release()
         end(live, attempt.fold, fail(services, live, request, attempt, FailureKind.INTERNAL, str(error), error=error))
-
-
-def _work(services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt) -> None:
-    outcome = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL)
-    try:
-        outcome = _attempted(services, live, request, attempt)
-        second = _second(services, live, request, attempt, outcome)
-        if second is not None:
-            again = _attempted(services, live, request, second)
-            outcome = again if again.record is not None else replace(outcome, warnings=again.warnings)
-    finally:
-        with live.lock:
-            end(live, attempt.fold, outcome)
 
 
 def end(live: LiveSession, fold: FoldInProgress, outcome: FoldOutcome) -> None:
@@ -128,15 +134,32 @@ def end(live: LiveSession, fold: FoldInProgress, outcome: FoldOutcome) -> None:
 
 
 def _attempted(services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt) -> FoldOutcome:
-    """Writes, proves and commits; whatever goes wrong, the attempt has started in the log and ends there."""
+    def commits(written: Written) -> FoldOutcome:
+        outcome = finish(services, live, request, attempt, written)
+        if outcome.record is not None:
+            attempt.fold.committed = outcome
+            ahead.drop(services, live, f"fold {attempt.fold.fold_id} came before", used=attempt.ready is not None)
+        return outcome
+
+    return have_written(services, live, request, attempt, commits)
+
+
+def have_written(
+    services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt,
+    settle: Callable[[Written], FoldOutcome],
+) -> FoldOutcome:  # fmt: skip
+    """Has the summary written; whatever goes wrong, the attempt has started in the log and ends there.
+
+    Args:
+        settle: proves and commits what was written. Called under the session's lock.
+    """
     try:
         written = write(services, request, attempt)
-        with live.locked():
-            outcome = finish(services, live, request, attempt, written)
-            if outcome.record is not None:
-                attempt.fold.committed = outcome
-                ahead.drop(services, live, f"fold {attempt.fold.fold_id} came before", used=attempt.ready is not None)
-            return outcome
+        with live.lock:
+            if live.stale:  # Deleted, which cancels (L2), or written to by another server: no defect to log.
+                reason = live.stale_reason
+                return fail(services, live, request, attempt, FailureKind.CANCELLED, reason.message, error=reason)
+            return settle(written)
     except SummaryFailed as error:
         return fail(services, live, request, attempt, error.kind, error.detail, retry_after=error.retry_after)
     except BaseException as error:  # A panic of the core is no Exception; it ends the attempt all the same.

@@ -12,28 +12,25 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from foldline.commands.attempts import note_skip
 from foldline.commands.compact_session import refusal_of
 from foldline.commands.draft import Draft, media_tokens
-from foldline.commands.fold import end
-from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, FoldRequest
+from foldline.commands.fold import have_written, on_thread
+from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome
 from foldline.commands.host_owned.pressure import Measured, measured, plan_of, with_ledger
 from foldline.commands.host_owned.staging import discarded_positions, settle_expired, stage, summary_name
-from foldline.commands.host_owned.views import Given, View, is_new_session, view_of
+from foldline.commands.host_owned.views import Given, is_new_session, view_of
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
 from foldline.commands.ownership import host_owned
-from foldline.commands.proving import fail
 from foldline.commands.services import Caller, Services
-from foldline.commands.summarizing import PAID, write
+from foldline.commands.summarizing import PAID
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySource, Trigger, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
-from foldline.domain.folding import CompactionRecord, SummaryFailed, to_ranges
+from foldline.domain.folding import CompactionRecord, to_ranges
 from foldline.domain.policy import Layer
 from foldline.domain.pressure import PressureReport
 from foldline.domain.projections import Projection, StagedFold
@@ -43,8 +40,6 @@ from foldline.engine import cadence
 from foldline.engine import factor as factors
 from foldline.engine.hosted import list_digests
 from foldline.engine.lineage import folded_offsets, visible_ranges
-
-log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS = 0.2
 """What a caller keeps of its deadline to be answered in (W9)."""
@@ -140,6 +135,13 @@ class _Boundary:
         outcome = self._fold(draft, found, attempt)
         self.warnings += outcome.warnings
         staged = self.services.store.staged_projection(self.live.session.key) if outcome.record else None
+        if outcome.record is not None and (staged is None or staged[0].fold_id != outcome.record.fold_id):
+            # It gave way before its caller could go on: what stands in its place was made from another list.
+            detail = "another fold was staged in its place"
+            outcome = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.REBASE_LOST, detail=detail)
+            staged = None
+            if self.request.manual:
+                raise refusal_of(outcome)
         return self._answer(Draft(self.services, self.live), found, outcome, staged)
 
     # Before the fold
@@ -278,22 +280,15 @@ class _Boundary:
         )  # fmt: skip
         request_id = "" if self.request.manual else self.request.request_id
         draft.commit(remember(services, self.caller, request_id, _Remembered()))
-        live.fold = attempt.fold
-        release = services.sessions.hold(live)
         asked = found.fold_request(self.request.shape, self.request.instructions)
 
-        def work() -> None:
-            try:
-                _carry_out(services, live, asked, attempt, self.view)
-            finally:
-                release()
+        def folds() -> FoldOutcome:
+            return have_written(
+                services, live, asked, attempt,
+                lambda written: stage(services, live, asked, attempt, self.view, written),
+            )  # fmt: skip
 
-        try:
-            services.workers.now(work)
-        except RuntimeError as error:  # No thread could be started: the fold ends here.
-            release()
-            failed = fail(services, live, asked, attempt, FailureKind.INTERNAL, str(error), error=error)
-            end(live, attempt.fold, failed)
+        on_thread(services, live, asked, attempt, folds)
         self._wait(attempt.fold)
         outcome = attempt.fold.outcome
         if outcome is None:
@@ -311,11 +306,12 @@ class _Boundary:
         self, draft: Draft, found: Measured, outcome: FoldOutcome, staged: tuple[Projection, StagedFold] | None
     ) -> Compacted:
         """Says what to send, and remembers it: as the list that the provider's usage will be of (L1, 4.3)."""
-        report, limits = found.report, found.limits
-        if staged is None and report.forecast_tokens > limits.input_budget:
-            self._warn(
-                WarningCode.FORECAST_OVER_WINDOW, f"forecast {report.forecast_tokens} of {limits.input_budget} tokens"
-            )
+        report, budget = found.report, found.limits.input_budget
+        left = report.forecast_tokens
+        if staged is not None:
+            left -= staged[1].record.tokens_before - staged[1].record.tokens_after
+        if left > budget:
+            self._warn(WarningCode.FORECAST_OVER_WINDOW, f"forecast {left} of {budget} tokens")
         if staged is not None and staged[1].record.tokens_after >= staged[1].threshold:
             draft.warn(
                 WarningCode.HISTORY_OVER_THRESHOLD,
@@ -375,7 +371,8 @@ class _Boundary:
             rewrites=session.rewrites, rows=len(rows), covered_tokens=tokens,
             request_tokens=tokens + found.beside_tokens,
             request_bytes=max(0, report.body_bytes + size - view.size()[1]), bounded=False, model=found.model,
-            window=found.limits.ceiling, media_tokens=media_tokens(r.body for r in rows),
+            window=self.services.model(found.model).context_window, ceiling=found.limits.ceiling,
+            media_tokens=media_tokens(r.body for r in rows),
             list_digest=list_digests(names, (len(names),))[len(names)], projection_id=projection_id,
         )  # fmt: skip
 
@@ -384,28 +381,3 @@ class _Boundary:
         before = self._before(fold)
         kept = [key[0] for i, key in enumerate(self.view.transcript.keys) if i not in gone]
         return kept.index(before) if before else len(kept)
-
-
-def _carry_out(services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, view: View) -> None:
-    """Writes, proves and stages; whatever goes wrong, the attempt has started in the log and ends there (§13)."""
-    outcome = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL)
-    try:
-        outcome = _attempted(services, live, request, attempt, view)
-    finally:
-        with live.lock:
-            end(live, attempt.fold, outcome)
-
-
-def _attempted(
-    services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, view: View
-) -> FoldOutcome:
-    try:
-        written = write(services, request, attempt)
-        with live.locked():
-            return stage(services, live, request, attempt, view, written)
-    except SummaryFailed as error:
-        return fail(services, live, request, attempt, error.kind, error.detail, retry_after=error.retry_after)
-    except BaseException as error:  # A panic of the core is no Exception; it ends the attempt all the same.
-        if not services.workers.stopping.is_set():
-            log.error("a fold failed", fold_id=attempt.fold.fold_id, exc_info=error)
-        return fail(services, live, request, attempt, FailureKind.INTERNAL, type(error).__name__, error=error)
