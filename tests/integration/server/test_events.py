@@ -17,6 +17,7 @@ from foldline.v1 import compaction_pb2, event_pb2, event_service_pb2, policy_pb2
 from foldline.v1 import compaction_service_pb2 as pb
 from foldline.v1 import session_service_pb2 as session_pb
 
+from tests.integration.test_rewrites import Slow
 from tests.support.requests import answer, append, assistant, calls, create, prepare, result, user
 from tests.support.server import Client, refused, running_server
 
@@ -250,12 +251,15 @@ def test_a_copy_of_a_session_that_was_folding_has_an_end_for_its_start(tmp_path:
 
 def test_a_session_that_is_deleted_while_it_folds_leaves_no_start_without_an_end(tmp_path: Path) -> None:
     """§13, L2: the start goes with the session, and no later start of the server finds it."""
-    with running_server(tmp_path) as client:
+    source = Slow()
+    with running_server(tmp_path, summarizer=source) as client:
         name = new_session(client, *TURNS)
         fold = client.compaction.CompactSession(pb.CompactSessionRequest(session_id=name))
         next(fold)
+        assert source.started.wait(10)
         client.session.DeleteSession(session_pb.DeleteSessionRequest(session_id=name))
-        refused(list, fold)
+        source.go_on.set()
+        assert refused(list, fold).reason == "SESSION_NOT_FOUND"
         client.session.CreateSession(create(name))
         assert events(client, name) == []
     with running_server(tmp_path) as client:
