@@ -16,7 +16,7 @@ def search_memory(
     """Ranks what was folded away.
 
     Args:
-        query: its fusion is the session's policy.
+        query: its fusion and index are those of the session's policy.
         max_tokens: budget of the answer's texts; None for the session's policy (M4).
 
     Raises:
@@ -27,4 +27,5 @@ def search_memory(
             session = live.session
         policy = services.policy(session).policy.memory
         budget = policy.max_answer_tokens if max_tokens is None else max_tokens
-        return services.memory.search(session, replace(query, max_tokens=budget, fusion=policy.fusion))
+        asked = replace(query, max_tokens=budget, fusion=policy.fusion, index=policy.index)
+        return services.memory.search(session, asked)

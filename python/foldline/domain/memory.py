@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from foldline.domain.enums import EntryKind, EntryRole, MemoryFusion
+from foldline.domain.enums import EntryKind, EntryRole, MemoryFusion, MemoryIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class MemoryFilter:
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuery:
-    """A question. ``fusion`` is how the lexical and the semantic ranking are joined (M4)."""
+    """A question. ``fusion`` is how the lexical and the semantic ranking are joined (M4), ``index`` how vectors are
+    searched (M3)."""
 
     text: str
     limit: int = 5
@@ -58,6 +59,7 @@ class MemoryQuery:
     max_tokens: int = 2000
     include_neighbors: bool = False
     fusion: MemoryFusion = MemoryFusion.MIN_MAX
+    index: MemoryIndex = MemoryIndex.AUTO
 
 
 @dataclass(frozen=True, slots=True)

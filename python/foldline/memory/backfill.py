@@ -13,7 +13,7 @@ from foldline.domain.memory import StoredEntry
 from foldline.domain.ports import Embedder, Store
 from foldline.memory.condition import Condition
 from foldline.memory.endpoint import EmbedderDown
-from foldline.memory.index import is_unit
+from foldline.memory.vectors import is_unit
 
 BATCH = 16
 """Entries a write: a restart repeats at most these, and the write lock is held for less than a millisecond."""

@@ -1,24 +1,42 @@
-"""Vectors of a scope as one matrix (M3): a cache over the store, never the only copy.
+"""The vectors of a scope in memory (M3): a cache over the store, never the only copy.
 
-Exact search below the size where building a graph would pay; scores of every entry are what fusion wants anyway.
+A scope below the crossover is one matrix, searched exactly: scores of every entry are what fusion wants anyway. Above
+it a graph is built in the background; what the graph does not hold yet stays in the matrix, and is searched exactly
+beside it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from foldline.domain.enums import MemoryIndex
 from foldline.domain.memory import MemoryFilter
 from foldline.domain.ports import StoreReads
 from foldline.domain.session import Session
+from foldline.memory.graph import Graph, Labels
+from foldline.memory.vectors import Bools, Floats, stacked
 
-Floats = npt.NDArray[np.float32]
-_UNIT_TOLERANCE = 0.01
+CROSSOVER = 40_000
+"""Embedded entries from which on scoring all of them costs more than embedding the query (``bench/g11``)."""
+NEAREST = 256
+"""Entries that a graph is asked for; far more than the most that an answer shows."""
+LIKELY = 256
+"""Entries with the best words whose cosine is looked up, since it decides between them."""
+EXACT = 4096
+"""Entries up to which those that pass a filter are scored one by one."""
+SPREAD = 16
+"""A graph is searched for at least one in so many of its entries; what narrower filters let pass is scored exactly."""
+
+Positions = npt.NDArray[np.intp]
+Ids = npt.NDArray[np.int64]
+Name = tuple[int, str, bool]
+"""Of a scope: the session's key, the embedder's identity, whether it is to be exact."""
 
 
 @dataclass(frozen=True)
@@ -26,116 +44,229 @@ class Scope:
     """Visible entries of a session in (offset, chunk) order.
 
     Attributes:
+        name: whose entries and vectors these are.
         rewrites: of the session it was read for; folds, edits and restores change what is visible, nothing else does.
         pending: entries that a vector may still come for.
-        positions: place of an entry id in the order.
-        matrix: (entries, width) unit vectors; all zero where ``embedded`` is False.
+        order: positions by ascending id.
+        matrix: (rows, width) unit vectors of the entries that are in no graph; ``rows`` are their positions.
+        labels: of each entry in ``graph``, -1 for none.
+        embedded: entries with a vector.
     """
 
+    name: Name
     rewrites: int
     pending: int
-    ids: npt.NDArray[np.int64]
-    positions: dict[int, int]
+    ids: Ids
+    order: Positions
+    rows: Positions
     matrix: Floats
-    embedded: npt.NDArray[np.bool_]
+    labels: Labels
+    embedded: Bools
+    graph: Graph | None = None
 
     @property
     def size(self) -> int:
-        """Bytes held, the dictionary counted at what CPython takes for one item."""
-        return self.matrix.nbytes + self.ids.nbytes + self.embedded.nbytes + 100 * len(self.positions)
+        """Bytes held, the graph's too."""
+        arrays = (self.ids, self.order, self.rows, self.matrix, self.labels, self.embedded, *self.by_label)
+        return sum(a.nbytes for a in arrays) + (self.graph.size if self.graph else 0)
+
+    @cached_property
+    def by_label(self) -> tuple[Positions, Labels]:
+        """Positions by ascending label, and these labels."""
+        at = np.argsort(self.labels, kind="stable")
+        return at, self.labels[at]
+
+    def positions(self, ids: Ids) -> Positions:
+        """Where entries stand, -1 for those that are not visible here."""
+        if not len(self.ids):
+            return np.full(len(ids), -1, np.intp)
+        at = np.searchsorted(self.ids, ids, sorter=self.order).clip(0, len(self.ids) - 1)
+        found = self.order[at]
+        return np.where(self.ids[found] == ids, found, -1)
+
+    def cosines(
+        self, reads: StoreReads, question: Floats, lexical: Floats, allowed: Bools | None
+    ) -> tuple[Floats, float]:
+        """Cosines of a question with the entries, 0 for what is not near it, and the least that all nearer ones have.
+
+        Args:
+            lexical: scores of the entries by their words: of the best the cosine is looked up in any case.
+            allowed: entries that pass the filter; None for all.
+        """
+        scores = self.matrix @ question
+        if len(scores) == len(self.ids):
+            return scores.clip(0, 1), 0.0
+        found, floor = np.zeros(len(self.ids), np.float32), 0.0
+        found[self.rows] = scores
+        if self.graph is not None:
+            inside = self.labels >= 0 if allowed is None else (self.labels >= 0) & allowed
+            some = int(np.count_nonzero(inside))
+            # Narrow filters leave too little of what lies near.
+            if some <= EXACT or some * SPREAD < self.graph.count:
+                self._look_up(reads, question, np.flatnonzero(inside), found)
+            else:
+                floor = self._near(question, inside, some, found)
+                likely = np.flatnonzero(inside & (lexical > 0) & (found == 0))
+                if len(likely) > LIKELY:
+                    likely = likely[np.argpartition(-lexical[likely], LIKELY)[:LIKELY]]
+                self._look_up(reads, question, likely, found)
+        return found.clip(0, 1), floor
+
+    def _near(self, question: Floats, inside: Bools, some: int, found: Floats) -> float:
+        """Cosines of what the graph finds near; returns that of the farthest."""
+        assert self.graph is not None
+        wanted = min(some, NEAREST)
+        k = int(wanted * 1.1 * self.graph.count / some) + 1
+        labels, cosines = self.graph.nearest(question, k)
+        by_label, held = self.by_label
+        first, last = np.searchsorted(held, labels, "left"), np.searchsorted(held, labels, "right")
+        counts = last - first
+        at = by_label[np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)]
+        found[at] = np.where(inside[at], np.repeat(cosines, counts), 0)
+        return float(cosines[-1]) if len(cosines) and len(cosines) < self.graph.count else 0.0
+
+    def _look_up(self, reads: StoreReads, question: Floats, at: Positions, found: Floats) -> None:
+        """Exact cosines of some entries, whose vectors the store gives."""
+        key, identity, _ = self.name
+        for start in range(0, len(at), EXACT):
+            wanted = self.ids[at[start : start + EXACT]].tolist()
+            ids, vectors = stacked(reads.memory_vectors(key, identity, wanted), len(question))
+            found[self.positions(ids)] = vectors @ question
+
+
+def wants_graph(scope: Scope, index: MemoryIndex, crossover: int) -> bool:
+    """Whether a scope is to be searched by a graph that it does not have, or that holds too little of it."""
+    embedded = int(np.count_nonzero(scope.embedded))
+    if index is MemoryIndex.EXACT or not embedded:
+        return False
+    if index is MemoryIndex.AUTO and embedded < crossover:
+        return False
+    return scope.graph is None or len(scope.rows) > max(256, embedded // 50) or 2 * embedded < scope.graph.count
 
 
 class ScopeCache:
     """Scopes read from the store, least recently searched evicted over ``budget`` bytes. Thread-safe."""
 
     def __init__(self, budget: int) -> None:
-        self._budget = budget
+        self.budget = budget
         self._lock = threading.Lock()
-        self._scopes: OrderedDict[tuple[int, str], Scope] = OrderedDict()
-        self._held = 0
+        self._scopes: OrderedDict[Name, Scope] = OrderedDict()
+        self._held = self._reserved = 0
+        self._forgotten = 0
 
-    def get(self, reads: StoreReads, session: Session, identity: str, width: int) -> Scope:
+    def get(self, reads: StoreReads, session: Session, name: Name, width: int) -> Scope:
         """The scope as ``reads`` has it; what is already here is not read again.
 
         No embedder is an empty identity and width 0.
         """
-        name = (session.key, identity)
         with self._lock:
+            forgotten = self._forgotten
             known = self._scopes.get(name)
             if known:
                 self._scopes.move_to_end(name)
         if known and known.rewrites == session.rewrites and not known.pending:
             return known
-        entries, pending = reads.memory_count(session.key, identity)
+        entries, pending = reads.memory_count(*name[:2])
         if known and (known.rewrites, len(known.ids), known.pending) == (session.rewrites, entries, pending):
             return known
-        scope = _read(reads, session, identity, width, pending, known)
-        with self._lock:
-            self._drop(name)
-            if scope.size <= self._budget:
-                self._scopes[name] = scope
-                self._held += scope.size
-            while self._held > self._budget:
-                self._drop(next(iter(self._scopes)))
+        scope = read(reads, session.rewrites, name, width, pending, known)
+        self._put(scope, forgotten)
         return scope
 
-    def forget(self, key: int) -> None:
-        """Lets go of a session's vectors."""
+    def mark(self) -> int:
+        """A point in time, for ``adopt``."""
+        return self._forgotten
+
+    def adopt(self, scope: Scope, mark: int, before: Scope | None = None) -> None:
+        """Takes a scope that was made since ``mark``, unless ``before`` was replaced or a scope was forgotten since."""
+        if before is None or self._scopes.get(scope.name) is before:
+            self._put(scope, mark)
+
+    def _put(self, scope: Scope, forgotten: int) -> None:
         with self._lock:
+            if forgotten != self._forgotten:
+                return
+            self._drop(scope.name)
+            if scope.size <= self.budget:
+                self._scopes[scope.name] = scope
+                self._held += scope.size
+            self._make_room()
+
+    def reserve(self, size: int) -> bool:
+        """Makes room for what is being built; False where there is none. ``release`` gives it back."""
+        with self._lock:
+            if size + self._reserved > self.budget:
+                return False
+            self._reserved += size
+            self._make_room()
+            return True
+
+    def release(self, size: int) -> None:
+        with self._lock:
+            self._reserved -= size
+
+    def forget(self, key: int) -> None:
+        """Lets go of a session's vectors, also of those that are just being read."""
+        with self._lock:
+            self._forgotten += 1
             for name in [name for name in self._scopes if name[0] == key]:
                 self._drop(name)
 
     @property
     def held(self) -> int:
-        """Bytes of all cached scopes."""
-        return self._held
+        """Bytes of all cached scopes, and of what is being built."""
+        return self._held + self._reserved
 
-    def _drop(self, name: tuple[int, str]) -> None:
+    def graphs(self) -> int:
+        """Cached scopes that are searched by a graph."""
+        with self._lock:
+            return sum(scope.graph is not None for scope in self._scopes.values())
+
+    def _make_room(self) -> None:
+        while self._scopes and self._held + self._reserved > self.budget:
+            self._drop(next(iter(self._scopes)))
+
+    def _drop(self, name: Name) -> None:
         scope = self._scopes.pop(name, None)
         if scope:
             self._held -= scope.size
 
 
-def _read(reads: StoreReads, session: Session, identity: str, width: int, pending: int, known: Scope | None) -> Scope:
-    ids = np.array(reads.memory_ids(session.key, MemoryFilter()), np.int64)
-    positions = {int(entry_id): i for i, entry_id in enumerate(ids)}
-    matrix = np.zeros((len(ids), width), np.float32)
-    embedded = np.zeros(len(ids), np.bool_)
-    missing: list[int] | None = None
-    if known:
-        kept = [(positions[i], at) for i, at in known.positions.items() if known.embedded[at] and i in positions]
-        if kept:
-            new, old = (list(places) for places in zip(*kept, strict=True))
-            matrix[new], embedded[new] = known.matrix[old], True
-        missing = [int(i) for i in ids[~embedded]]
-    found = reads.memory_vectors(session.key, identity, missing)
-    _place(found, positions, matrix, embedded)
-    return Scope(session.rewrites, pending, ids, positions, matrix, embedded)
+def read(reads: StoreReads, rewrites: int, name: Name, width: int, pending: int, known: Scope | None) -> Scope:
+    """A scope as the store has it; vectors and labels that ``known`` holds are taken from there."""
+    key, identity, _ = name
+    ids = np.array(reads.memory_ids(key, MemoryFilter()), np.int64)
+    scope = without_vectors(name, width, rewrites, pending, ids)
+    if known is None:
+        return _with_vectors(scope, *stacked(reads.memory_vectors(key, identity), width))
+    if known.graph is not None:
+        at = known.positions(ids)
+        labels = np.where(at >= 0, known.labels[at], -1).astype(np.int32) if len(known.labels) else scope.labels
+        scope = replace(scope, labels=labels, embedded=labels >= 0, graph=known.graph)
+    scope = _with_vectors(scope, known.ids[known.rows], known.matrix)
+    missing = ids[~scope.embedded].tolist()
+    return _with_vectors(scope, *stacked(reads.memory_vectors(key, identity, missing), width)) if missing else scope
 
 
-def _place(
-    found: Sequence[tuple[int, bytes]],
-    positions: dict[int, int],
-    matrix: Floats,
-    embedded: npt.NDArray[np.bool_],
-) -> None:
-    """Puts stored vectors in their rows; one of the wrong width or length stays out and fails nothing (M9)."""
-    found = [(positions[i], vector) for i, vector in found if i in positions and len(vector) == matrix.shape[1] * 4]
-    if not found:
-        return
-    rows = np.array([row for row, _ in found])
-    vectors = np.frombuffer(b"".join(vector for _, vector in found), "<f4").reshape(len(found), matrix.shape[1])
-    unit = _units(vectors)
-    matrix[rows[unit]] = vectors[unit]
-    embedded[rows[unit]] = True
+def without_vectors(name: Name, width: int, rewrites: int, pending: int, ids: Ids) -> Scope:
+    """A scope of which nothing is known but its entries."""
+    none = np.full(len(ids), -1, np.int32)
+    order = np.argsort(ids, kind="stable")
+    nothing = np.empty((0, width), np.float32)
+    return Scope(name, rewrites, pending, ids, order, np.empty(0, np.intp), nothing, none, none >= 0)
 
 
-def _units(vectors: Floats) -> npt.NDArray[np.bool_]:
-    with np.errstate(all="ignore"):
-        unit: npt.NDArray[np.bool_] = np.abs(np.einsum("ij,ij->i", vectors, vectors) - 1) < _UNIT_TOLERANCE
-    return unit
-
-
-def is_unit(vector: bytes, width: int) -> bool:
-    """Whether bytes are a unit vector of ``width`` float32."""
-    return len(vector) == width * 4 > 0 and bool(_units(np.frombuffer(vector, "<f4").reshape(1, width))[0])
+def _with_vectors(scope: Scope, ids: Ids, vectors: Floats) -> Scope:
+    """The scope with vectors of those of the entries that it has and that have none yet."""
+    at = scope.positions(ids)
+    new = (at >= 0) & ~scope.embedded[at]
+    if not new.all():
+        at, vectors = at[new], vectors[new]
+    if len(scope.rows):
+        at, vectors = np.concatenate([scope.rows, at]), np.concatenate([scope.matrix, vectors])
+    if (at[1:] < at[:-1]).any():
+        in_order = np.argsort(at, kind="stable")
+        at, vectors = at[in_order], vectors[in_order]
+    embedded = scope.embedded.copy()
+    embedded[at] = True
+    return replace(scope, rows=at, matrix=vectors, embedded=embedded)

@@ -50,13 +50,17 @@ def ranked(
     """
     days = _days(reads, key, scope, question)
     part = lexical = mean([_words(reads, key, query, scope, question), *_told(reads, key, scope, question, days)])
-    cosine = np.zeros_like(lexical.scores)
-    if vector is not None:
-        cosine = (scope.matrix @ vector).clip(0, 1)
-        part = fuse(lexical, cosine, scope.embedded, query.fusion)
-    scores = part.scores
+    cosine, allowed = np.zeros_like(lexical.scores), None
     if query.filter != MemoryFilter():
-        scores = np.where(np.isin(scope.ids, reads.memory_ids(key, query.filter)), scores, np.float32(0))
+        allowed = np.isin(scope.ids, reads.memory_ids(key, query.filter))
+    if vector is not None:
+        cosine, floor = scope.cosines(reads, vector, lexical.scores, allowed)
+        # Ranks count only so far down as every entry above is known.
+        near = cosine if query.fusion == MemoryFusion.MIN_MAX else np.where(cosine < floor, np.float32(0), cosine)
+        part = fuse(lexical, near, scope.embedded, query.fusion)
+    scores = part.scores
+    if allowed is not None:
+        scores = np.where(allowed, scores, np.float32(0))
     order = _best_first(scores)
     if query.fusion == MemoryFusion.MIN_MAX:
         scores = _read(reads, key, scope, question, days, order[:READ], Part(scores, part.weight))
@@ -81,9 +85,10 @@ def _best_first(scores: Floats) -> np.ndarray:
 def _words(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, question: Question) -> Part:
     found = reads.search_lexical(key, question.terms, query.filter, LEXICAL_LIMIT)
     bm25 = np.zeros(len(scope.ids), np.float32)
-    for entry_id, score in found:
-        if entry_id in scope.positions:
-            bm25[scope.positions[entry_id]] = score
+    if found:
+        ids, scores = zip(*found, strict=True)
+        at = scope.positions(np.array(ids, np.int64))
+        bm25[at[at >= 0]] = np.array(scores, np.float32)[at >= 0]
     held = [
         term
         for stored in reads.memory_entries(key, [entry_id for entry_id, _ in found[:1]])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import structlog
 
+from foldline.domain.enums import MemoryIndex
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.ports import Embedder, Store
 from foldline.domain.rows import Row, RowBody
@@ -15,11 +16,12 @@ from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
 from foldline.memory.condition import Condition
 from foldline.memory.endpoint import EmbedderDown
-from foldline.memory.index import Scope, ScopeCache, is_unit
+from foldline.memory.index import CROSSOVER, Scope, ScopeCache, wants_graph
+from foldline.memory.indexer import Indexer
 from foldline.memory.questions import read
-from foldline.memory.ranking import Floats
 from foldline.memory.retrieval import ranked
 from foldline.memory.search import check, checked, collect
+from foldline.memory.vectors import Floats, is_unit
 
 LOAD_WAIT = 2.0
 """Seconds that the first search waits for the embedder, which loads on another thread, before it goes on without."""
@@ -37,6 +39,7 @@ class MemoryService:
         cache_bytes: budget of vectors held in memory over all scopes (M3).
         count: tokens of a text, for chunks and answer budgets.
         ring: told of a session that has a new event (§13).
+        crossover: embedded entries from which on a scope is searched by a graph (M3).
     """
 
     def __init__(
@@ -46,18 +49,22 @@ class MemoryService:
         cache_bytes: int,
         count: Callable[[str], int],
         ring: Callable[[int], None] = lambda key: None,
+        crossover: int = CROSSOVER,
     ) -> None:
         self._store = store
         self._count = count
         self._holder = EmbedderHolder(embedder_factory)
         self._backfill = Backfill(store, self._holder, Condition(store, ring))
         self._cache = ScopeCache(cache_bytes)
+        self._indexer = Indexer(store, self._cache)
+        self._crossover = crossover
 
     def start(self) -> None:
         self._backfill.start()
 
     def stop(self) -> None:
         self._backfill.stop()
+        self._indexer.stop()
 
     def wake(self) -> None:
         self._backfill.wake()
@@ -65,6 +72,15 @@ class MemoryService:
     def settle(self, seconds: float) -> bool:
         """Waits until what is pending now has been embedded or given up; False if that takes longer."""
         return self._backfill.settle(seconds)
+
+    def settle_index(self, seconds: float) -> bool:
+        """Waits until no graph is being built or added to; False if that takes longer."""
+        return self._indexer.settle(seconds)
+
+    @property
+    def graphs(self) -> int:
+        """Scopes in memory that are searched by a graph."""
+        return self._cache.graphs()
 
     @property
     def cached_bytes(self) -> int:
@@ -108,12 +124,16 @@ class MemoryService:
         question, vector = read(self._store, session.key, query.text), None
         if embedder:
             vector = self._vector(embedder, question.meaning)
-            problem = problem if vector is not None else "the query could not be embedded"
+            if vector is None:
+                problem = self._holder.problem or "the query could not be embedded"
         with self._store.snapshot() as reads:
             identity, width = (embedder.identity, embedder.width) if embedder else ("", 0)
-            scope = self._cache.get(reads, session, identity, width)
+            name = (session.key, identity, query.index is MemoryIndex.EXACT)
+            scope = self._cache.get(reads, session, name, width)
             found = ranked(reads, session.key, query, scope, question, vector)
             hits = collect(reads, session.key, found, query, self._count)
+        if wants_graph(scope, query.index, self._crossover):
+            self._indexer.want(scope, width)
         return MemoryAnswer(hits, degraded=_degraded(problem, scope))
 
     def _embedder(self) -> tuple[Embedder | None, str]:

@@ -1,0 +1,330 @@
+"""Scopes of every size, searched by a graph and exactly: the same answers, whatever happens between (M3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+from foldline.domain.enums import EntryRole, MemoryFusion, MemoryIndex
+from foldline.domain.memory import MemoryAnswer, MemoryFilter, MemoryQuery
+from foldline.memory import MemoryService, graph, index, indexer
+from foldline.memory.graph import Graph
+from foldline.store import SqliteStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.memory.scopes import HashedWords, fold, new_session, says, show_only, user, words
+
+CROSSOVER = 200
+WORDS = [f"word{n}" for n in range(300)]
+
+
+class Scope:
+    """A session of random talk in a store of its own, and its memory."""
+
+    def __init__(self, path: Path, crossover: int = CROSSOVER, cache_bytes: int = 1 << 26) -> None:
+        self.path, self.crossover, self.cache_bytes = path, crossover, cache_bytes
+        self.embedder = HashedWords()
+        self.random = np.random.default_rng(7)
+        self.texts: list[str] = []
+        self._open()
+        self.session = new_session(self.store)
+
+    def _open(self) -> None:
+        self.store = SqliteStore(self.path, synchronous="NORMAL")
+        self.memory = MemoryService(
+            self.store, lambda: self.embedder, self.cache_bytes, words, crossover=self.crossover
+        )
+        self.memory.start()
+
+    def close(self) -> None:
+        self.memory.stop()
+        self.store.close()
+
+    def restart(self) -> None:
+        self.close()
+        self._open()
+
+    def grow(self, count: int, copies: int = 0) -> None:
+        """Folds rows of random words, some of them copies of one."""
+        made = [" ".join(self.random.choice(WORDS, 6)) for _ in range(count - copies)] + ["walnut cake"] * copies
+        self.random.shuffle(made)
+        bodies = [user(text) if n % 2 else says(text) for n, text in enumerate(made)]
+        if bodies:
+            self.session = fold(self.store, self.memory, self.session, bodies)
+        self.texts += made
+        self.settle()
+
+    def settle(self) -> None:
+        self.memory.wake()
+        assert self.memory.settle(60)
+        # A search asks for the graph, and the next one after it was built asks for what came since.
+        for _ in range(3):
+            self.ask("word1")
+            assert self.memory.settle_index(60)
+
+    def show(self, *ranges: tuple[int, ...]) -> None:
+        self.session = show_only(self.store, self.session, ranges)  # type: ignore[arg-type]
+        self.settle()
+
+    def ask(self, text: str, by: MemoryIndex = MemoryIndex.AUTO, limit: int = 20, **more: object) -> MemoryAnswer:
+        return self.memory.search(self.session, MemoryQuery(text, limit=limit, index=by, max_tokens=10**6, **more))  # type: ignore[arg-type]
+
+    def recall(self, questions: int = 20, **more: object) -> float:
+        """Of what exact search gives, what the other gives; scores must be the same where both give it."""
+        found = wanted = 0
+        for _ in range(questions):
+            text = " ".join(self.random.choice(WORDS, 3))
+            exact = {(h.entry.offset, h.entry.chunk): h for h in self.ask(text, MemoryIndex.EXACT, **more).hits}
+            answer = self.ask(text, **more)
+            assert answer.degraded == ""
+            hits = {(h.entry.offset, h.entry.chunk): h for h in answer.hits}
+            assert len(hits) == len(answer.hits)
+            for place in exact.keys() & hits.keys():
+                assert hits[place].semantic == pytest.approx(exact[place].semantic, abs=1e-4)
+            found, wanted = found + len(exact.keys() & hits.keys()), wanted + len(exact)
+        return found / wanted if wanted else 1.0
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Scope]]:
+    made: list[Scope] = []
+
+    def make(**how: int) -> Scope:
+        made.append(Scope(tmp_path / f"{len(made)}.db", **how))
+        return made[-1]
+
+    yield make
+    for scope in made:
+        scope.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, CROSSOVER - 1, CROSSOVER, CROSSOVER + 1, 1500])
+def test_m3_a_scope_of_each_size_answers_as_exact_search_does(make: Callable[..., Scope], size: int) -> None:
+    """With folds, filters, rows that are active again and restarts; nothing raises."""
+    scope = make()
+    scope.grow(size)
+    assert scope.memory.graphs == int(size >= CROSSOVER)
+    assert scope.recall() >= 0.98
+    for filtered in (
+        MemoryFilter(roles=(EntryRole.USER,)),
+        MemoryFilter(first_offset=2, last_offset=4),
+        MemoryFilter(first_offset=10**6),
+        MemoryFilter(last_offset=max(1, size // 30)),
+    ):
+        assert scope.recall(5, filter=filtered) == 1.0
+    scope.grow(3)
+    assert scope.recall(5) >= 0.98
+    scope.show((1, max(1, size // 2)))
+    assert scope.recall(5) >= 0.98
+    assert all(hit.entry.offset <= max(1, size // 2) for hit in scope.ask("word1 word2").hits)
+    scope.restart()
+    assert scope.recall(5) >= 0.98
+    scope.settle()
+    assert scope.recall(5) >= 0.98
+    scope.show((1, size + 3))
+    assert scope.recall(5) >= 0.98
+
+
+@pytest.mark.parametrize("by", MemoryIndex)
+@pytest.mark.parametrize("size", [0, 1, 5, 300])
+def test_m3_the_knob_decides(make: Callable[..., Scope], by: MemoryIndex, size: int) -> None:
+    """Also for a scope of nothing; HNSW below the crossover, EXACT above it."""
+    scope = make()
+    scope.grow(size)
+    scope.memory.forget(scope.session.key)
+    for _ in range(2):
+        answer = scope.ask("word1 word2 word3", by)
+        assert len(answer.hits) == min(size, 20)
+        assert scope.memory.settle_index(30)
+    wanted = {MemoryIndex.EXACT: False, MemoryIndex.AUTO: size >= CROSSOVER, MemoryIndex.HNSW: size > 0}[by]
+    assert scope.memory.graphs == int(wanted)
+
+
+def test_m3_what_came_after_the_graph_is_found_at_once_and_joins_it(make: Callable[..., Scope]) -> None:
+    scope = make()
+    scope.grow(400)
+    assert scope.memory.graphs == 1
+    scope.session = fold(scope.store, scope.memory, scope.session, [user("the hamster is called Ida")])
+    scope.memory.wake()
+    assert scope.memory.settle(30)
+    assert scope.ask("hamster Ida", limit=1).hits[0].entry.text == "the hamster is called Ida"
+    scope.grow(400)
+    (held,) = scope.memory._cache._scopes.values()
+    assert held.graph is not None
+    assert held.graph.count >= 700
+    assert len(held.rows) <= 256
+    assert scope.recall(10) >= 0.98
+
+
+def test_m3_a_graph_that_is_mostly_of_rows_that_are_active_again_is_built_anew(make: Callable[..., Scope]) -> None:
+    scope = make()
+    scope.grow(1000)
+    scope.show((1, 300))
+    (held,) = scope.memory._cache._scopes.values()
+    assert held.graph is not None
+    assert held.graph.count < 700
+    assert scope.recall(10) >= 0.98
+    scope.show((1, 1000))
+    assert scope.recall(10) >= 0.98
+
+
+def test_m3_copies_are_one_label_and_each_entry_is_found(make: Callable[..., Scope]) -> None:
+    """M4: they are one hit, and hide no other."""
+    scope = make()
+    scope.grow(900, copies=600)
+    (held,) = scope.memory._cache._scopes.values()
+    assert held.graph is not None
+    assert held.graph.count <= 301
+    assert [h.entry.text for h in scope.ask("walnut cake").hits].count("walnut cake") == 1
+    assert scope.recall(10) >= 0.98
+    allowed = MemoryFilter(first_offset=1, last_offset=900)
+    assert scope.ask("walnut cake", limit=1, filter=allowed).hits[0].entry.text == "walnut cake"
+
+
+@pytest.mark.parametrize("fusion", MemoryFusion)
+def test_m4_both_fusions_rank_by_a_graph(make: Callable[..., Scope], fusion: MemoryFusion) -> None:
+    scope = make()
+    scope.grow(1200)
+    assert scope.recall(20, fusion=fusion) >= 0.9
+
+
+def test_xk3_a_filter_leaves_fewer_than_are_asked_for(make: Callable[..., Scope]) -> None:
+    scope = make()
+    scope.grow(600)
+    for last in (0, 1, 2, 19, 20, 21, 300):
+        hits = scope.ask("word1 word2", filter=MemoryFilter(last_offset=last)).hits
+        assert len(hits) == min(last, 20)
+
+
+def test_m3_filters_of_every_width_beside_a_large_graph(
+    make: Callable[..., Scope], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that are searched by the graph, which a small scope has none of otherwise."""
+    monkeypatch.setattr(index, "EXACT", 50)
+    monkeypatch.setattr(index, "NEAREST", 64)
+    scope = make()
+    scope.grow(1500)
+    for last in (10, 60, 90, 100, 200, 700, 1499):
+        assert scope.recall(5, filter=MemoryFilter(last_offset=last)) >= 0.95
+
+
+def test_xk15_a_restart_builds_the_graph_from_rows(make: Callable[..., Scope]) -> None:
+    """XK19, XK20: there is no file of it that could be lost, torn or out of date."""
+    scope = make()
+    scope.grow(1200)
+    before = [(h.entry.offset, h.score) for h in scope.ask("word1 word2").hits]
+    files = {path.name for path in scope.path.parent.iterdir()}
+    assert not any("index" in name or "hnsw" in name for name in files)
+    scope.restart()
+    assert scope.memory.graphs == 0
+    assert [h.entry.offset for h in scope.ask("word1 word2").hits]
+    scope.settle()
+    assert scope.memory.graphs == 1
+    assert [o for o, _ in before] == [h.entry.offset for h in scope.ask("word1 word2").hits]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 10_000, 500_000, 1_500_000])
+def test_m3_whatever_fits_answers_are_the_same_and_the_budget_holds(
+    make: Callable[..., Scope], cache_bytes: int
+) -> None:
+    scope = make(cache_bytes=cache_bytes)
+    scope.grow(1000)
+    assert scope.recall(5) >= 0.98
+    assert scope.memory.cached_bytes <= cache_bytes
+    assert scope.memory.graphs <= 1
+
+
+def test_m3_a_graph_that_does_not_fit_is_said_once(make: Callable[..., Scope]) -> None:
+    with structlog.testing.capture_logs() as logs:
+        scope = make(cache_bytes=100_000)
+        scope.grow(1000)
+        for _ in range(5):
+            scope.ask("word1")
+            scope.memory.settle_index(10)
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == [
+        "memory.cache_bytes is too small for the index of a scope"
+    ]
+
+
+@pytest.mark.parametrize("damage", ["not installed", "fails", "finds nothing"])
+def test_xk17_a_graph_that_cannot_be_had_leaves_exact_search(
+    make: Callable[..., Scope], monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """XK18: what is built is asked for its own vectors before anybody relies on it; said once, tried once."""
+
+    class Broken(Graph):
+        def __init__(self, width: int, capacity: int = 0) -> None:
+            if damage == "not installed":
+                raise ImportError("No module named 'hnswlib'")
+            super().__init__(width, capacity)
+
+        def add(self, vectors: graph.Floats, stopping: Callable[[], bool] = lambda: False) -> graph.Labels:
+            if damage == "fails":
+                raise RuntimeError("out of memory")
+            return super().add(vectors, stopping)
+
+        def nearest(self, question: graph.Floats, k: int) -> tuple[graph.Labels, graph.Floats]:
+            found, cosines = super().nearest(question, k)
+            return found + 1, cosines
+
+    monkeypatch.setattr(indexer, "Graph", Broken)
+    with structlog.testing.capture_logs() as logs:
+        scope = make()
+        scope.grow(500)
+        assert scope.recall(5) == 1.0
+    assert scope.memory.graphs == 0
+    errors = [log for log in logs if log["log_level"] == "error"]
+    assert len(errors) == 1
+    assert "hnswlib" in errors[0]["mend"]
+
+
+def test_m3_a_stop_while_a_graph_is_built_ends_soon(make: Callable[..., Scope]) -> None:
+    scope = make()
+    scope.grow(CROSSOVER - 1)
+    scope.session = fold(scope.store, scope.memory, scope.session, [user(f"word{n} word{n + 1}") for n in range(2000)])
+    scope.memory.wake()
+    assert scope.memory.settle(60)
+    scope.ask("word1")
+    scope.restart()
+    assert scope.recall(3) >= 0.98
+
+
+def test_m7_a_dropped_scope_gives_its_graph_back(make: Callable[..., Scope]) -> None:
+    """XL6: also one that is being built."""
+    scope = make()
+    scope.grow(500)
+    assert scope.memory.cached_bytes > 0
+    scope.store.drop_scope(scope.session.key)
+    scope.memory.forget(scope.session.key)
+    assert (scope.memory.graphs, scope.memory.cached_bytes) == (0, 0)
+    assert scope.ask("word1").hits == ()
+
+
+@settings(max_examples=12)
+@given(data=st.data())
+def test_m3_any_history_of_a_scope_answers_as_exact_search_does(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Folds, restores, restarts and evictions in any order, with copies among the rows."""
+    scope = Scope(tmp_path_factory.mktemp("scope") / "s.db", crossover=20)
+    try:
+        for _ in range(data.draw(st.integers(1, 6))):
+            what = data.draw(st.sampled_from(["grow", "grow", "show", "restart", "forget"]))
+            if what == "grow":
+                scope.grow(data.draw(st.integers(0, 60)), copies=0)
+            elif what == "show" and scope.texts:
+                first, last = sorted(
+                    data.draw(st.tuples(st.integers(1, len(scope.texts)), st.integers(1, len(scope.texts))))
+                )
+                scope.show((first, last))
+            elif what == "restart":
+                scope.restart()
+            else:
+                scope.memory.forget(scope.session.key)
+            assert scope.recall(2) == 1.0
+    finally:
+        scope.close()
