@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from foldline.v1 import (
     row_pb2,
     session_pb2,
     session_service_pb2,
+    warning_pb2,
 )
 from google.protobuf.duration_pb2 import Duration
 
@@ -152,7 +154,7 @@ def test_f3_a_fold_that_outlives_its_run_keeps_the_ledger_of_the_run_that_contin
 
 
 def _ordered(
-    host: Host, run_id: str, prepared: compaction_service_pb2.PrepareRequestResponse, number: int
+    host: Host, run_id: str, prepared: compaction_service_pb2.PrepareRequestResponse, number: int, text: str = LINE
 ) -> compaction_service_pb2.PrepareRequestResponse:
     call = {"name": "order", "arguments": f'{{"number": {number}}}'}
     made = {
@@ -161,7 +163,7 @@ def _ordered(
         "tool_calls": [{"id": f"c{number}", "type": "function", "function": call}],
     }
     answered = host.answer(prepared, made)
-    return host.prepare(run_id, result(f"c{number}", LINE.format(n=number)), previous_answer=answered)
+    return host.prepare(run_id, result(f"c{number}", text.format(n=number)), previous_answer=answered)
 
 
 def test_c6_a_call_ahead_of_need_that_spent_the_budget_leaves_none_for_the_fold_that_takes_it_in(
@@ -193,3 +195,32 @@ def test_c6_a_call_ahead_of_need_that_spent_the_budget_leaves_none_for_the_fold_
 
 def _usage(host: Host, source: session_pb2.UsageSource.ValueType) -> int:
     return next((u.calls for u in host.get().totals.usage if u.source == source), 0)
+
+
+def test_c7_a_request_that_an_older_fold_leaves_over_the_window_gets_one_of_its_own(server: Server) -> None:
+    client, gate = server
+    off = policy_pb2.BackgroundPolicy(enabled=False)
+    host = Host(client, "c7-joined", output_reserve_tokens=100, background=off, fold_wait=Duration(nanos=1))
+    gate.shut()
+    prepared = host.prepare("run", user("order all of them"))
+    number = 0
+    while not prepared.fold_pending:
+        number += 1
+        prepared = _ordered(host, "run", prepared, number)
+    while prepared.pressure_checked.forecast_tokens < 8_000:
+        number += 1
+        prepared = _ordered(host, "run", prepared, number)
+    changed(host, output_reserve_tokens=100, background=off)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(_ordered, host, "run", prepared, number + 1, LINE * 50)
+        assert not until(waiting.done, 0.3)
+        gate.go_on.set()
+        sent = waiting.result()
+    assert sent.action == compaction_pb2.ACTION_SEND_FOLDED
+    assert not sent.bounded
+    assert sent.pressure_sent.forecast_tokens < 8_000
+    assert [w.code for w in sent.warnings] == [warning_pb2.WARNING_CODE_FOLD_JOINED]
+    assert len(gate.asked) == 2
+    assert host.list == host.offsets()
+    assert host.verify().ok
+    assert ended_once(host)

@@ -64,11 +64,13 @@ from foldline.engine import cadence
 from foldline.engine.appending import joins_request, mark_sent
 from foldline.engine.cadence import Decision
 from foldline.engine.limits import limits as limits_of
-from foldline.engine.pressure import Measurement, measure
+from foldline.engine.pressure import Measurement, measure, over_hard_limit
 from foldline.engine.runs import open_run, opening
 from foldline.engine.units import SUMMARY_KINDS
 
 T = TypeVar("T")
+
+_JOINED = Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
             before = live.transcript_size()
         asked = replace(_fold_request(boundary, decision, known.model), at_most=boundary.policy.fold_wait)
         outcome = run_fold(services, live, asked, wait=caller.left)
+        if outcome.joined and outcome.pending is None:
+            outcome = _after_joining(services, caller, live, boundary, outcome, (exact, before, report.factor))
         with live.locked():
             # A host whose line broke may have repeated the call meanwhile: what that was told holds (W2).
             seen = _seen(services, caller, live, request)
@@ -221,12 +225,45 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += [*draft.warnings, *outcome.warnings]
             if outcome.joined and outcome.pending is None:
-                boundary.warnings.append(Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for"))
+                boundary.warnings.append(_JOINED)
             draft = Draft(services, live)
             exact = exact_of(services, draft, request.reply, boundary.limits, request.shape, boundary.tools, exact)
             known = measurement(services, draft, request.shape, boundary.tools, exact)
             now = _Measured(exact, known, measure(known, draft.session.cadence, boundary.limits))
             return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)
+
+
+def _after_joining(
+    services: Services, caller: Caller, live: LiveSession, boundary: _Boundary, joined: FoldOutcome,
+    stated: tuple[Exact, tuple[int, int], float],
+) -> FoldOutcome:  # fmt: skip
+    """The fold that was waited for was planned on a shorter list, or failed: one of this boundary's own may be due.
+
+    Only where the request is still over W or the byte limit (C7): it must not go out so while a fold could help.
+
+    Args:
+        stated: what the host stated, of the list of that size, at that factor.
+    """
+    request, policy, (exact, before, factor) = boundary.request, boundary.policy, stated
+    with live.locked():
+        draft = Draft(services, live)
+        after = live.transcript_size()
+        exact = exact.shifted(round((after[0] - before[0]) * factor), after[1] - before[1])
+        known = measurement(services, draft, request.shape, boundary.tools, exact)
+        decision = cadence.decide(
+            measure(known, draft.session.cadence, boundary.limits), draft.session.cadence, policy, now=draft.now,
+            deadline_left=caller.left(), paid=is_paid(services, policy) and not ahead.is_ready(live),
+            external=is_external(services, policy),
+        )  # fmt: skip
+        is_open = _own_run(draft.session, request.run_id) is not None
+    if not (is_open and decision.fold and over_hard_limit(decision.report)):
+        return joined
+    asked = replace(_fold_request(boundary, decision, known.model), at_most=policy.fold_wait)
+    own = run_fold(services, live, asked, wait=caller.left)
+    if own.record is None and joined.record is not None:
+        return joined
+    boundary.warnings.append(_JOINED)
+    return own
 
 
 def _seen(services: Services, caller: Caller, live: LiveSession, request: Prepare) -> _Remembered | None:

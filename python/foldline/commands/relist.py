@@ -10,6 +10,7 @@ import msgspec
 from foldline import _core
 from foldline.commands import ahead
 from foldline.commands.draft import chained, commit, measured, media_tokens
+from foldline.commands.fold import ANSWER_SECONDS
 from foldline.commands.folded_calls import folded_calls
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
@@ -243,12 +244,12 @@ def wait_for_barrier(live: LiveSession, caller: Caller) -> None:
     """
     while live.fold is not None:
         left = caller.left()
-        if left is not None and left <= 0.05:
+        if left is not None and left <= ANSWER_SECONDS:
             raise FoldlineError(
                 Reason.FOLD_IN_PROGRESS, f"fold {live.fold.fold_id} holds the list until it commits",
                 fold_id=live.fold.fold_id,
             )  # fmt: skip
-        live.lock.wait(timeout=None if left is None else left - 0.05)
+        live.lock.wait(timeout=None if left is None else left - ANSWER_SECONDS)
     if live.stale:
         raise live.stale_reason
 
