@@ -8,10 +8,30 @@ from foldline.memory.terms import general_terms, joined_terms, terms
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-PIECES = st.sampled_from(
-    "get User HTTP Server A b s S n r t x9 42 1234 _ . - / \\ : @ ' , \" \\n \\t :: ... ---- 's 'S __ ( =".split()
-    + [" ", ", ", "\n", "\t", "\x1c", "Ab" * 40, "0123456789abcdef", "x" * 70]
+WORDS = ("get", "User", "HTTP", "Server", "A", "b", "s", "S", "n", "r", "t", "x9", "42", "1234", "'s", "'S", "__", "(")
+MARKS = (
+    "=",
+    "_",
+    ".",
+    "-",
+    "/",
+    "\\",
+    ":",
+    "@",
+    "'",
+    ",",
+    '"',
+    "\\n",
+    "\\t",
+    "::",
+    "...",
+    "----",
+    " ",
+    ", ",
+    "\n",
+    "\t",
 )
+PIECES = st.sampled_from([*WORDS, *MARKS, "\x1c", "Ab" * 40, "0123456789abcdef", "x" * 70])
 ASCII = st.lists(PIECES, max_size=24).map("".join) | st.text(st.characters(max_codepoint=127), max_size=80)
 
 

@@ -47,8 +47,8 @@ class Event:
         fold_id: ties a start to its one terminal event.
         model: that is asked for the summary, or was; empty for none.
         rows, tokens, bytes: of the transcript before a fold; ``tokens`` estimated, or those a refusal named.
-        cause: what set the did-not-fit fact: ``refused``, ``bounded`` or ``too_large``; what memory lacks, empty where it
-            is whole again.
+        cause: what set the did-not-fit fact: ``refused``, ``bounded`` or ``too_large``; what memory lacks, empty where
+            it is whole again.
         limit: in tokens, or in bytes where ``cause`` of a bound is ``bytes``.
         other_run_id: the run that superseded ``run_id``.
         pending, quarantined: memory entries that wait for a vector, and that could not get one (M8, M9).
