@@ -404,8 +404,8 @@ def ahead_dropped(cadence: Cadence) -> Cadence:
 def ahead_due(report: PressureReport, cadence: Cadence, policy: Policy, *, now: float, paid: bool) -> bool:
     """Whether summaries are to be written ahead of need (A1): near enough to T, and nothing speaks against a call.
 
-    Boundary 0 is left alone as in C1, and one that has just had its fold; cooldown and budget hold (A2), and two drops in
-    a row end it for the run (A3).
+    Boundary 0 is left alone as in C1, and one that has just had its fold; cooldown and budget hold (A2), and two drops
+    in a row end it for the run (A3).
     """
     if not policy.auto_compact or cadence.boundaries <= 1 or cadence.ahead_drops >= AHEAD_DROPS:
         return False
