@@ -273,9 +273,7 @@ HOSTS: dict[str, tuple[type[Driver], tuple[dict[str, Any], ...]]] = {
 }
 
 
-def driven(
-    folder: Path, patch: pytest.MonkeyPatch, host: str, seed: int, operations: int, seconds: float = float("inf")
-) -> int:
+def driven(folder: Path, patch: pytest.MonkeyPatch, host: str, seed: int, operations: int) -> int:
     """Folds that a random host saw, every one of which the model agreed with."""
     kind, policies = HOSTS[host]
     for module in (model_host, boundaries, changes, questions):
@@ -283,7 +281,7 @@ def driven(
     backend = Backend(folder, separate=False, seed=seed)
     try:
         driver = kind(backend, seed)
-        driver.run(operations, seconds)
+        driver.run(operations)
     finally:
         backend.close()
     counts = driver.counts
@@ -295,7 +293,7 @@ def test_a_generated_session_holds_where_every_boundary_folds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """V1-V10, R1-R6, W1, W3, §13: rows of every type, edits, restores, restarts, supersession; the model is asked."""
-    assert driven(tmp_path, monkeypatch, host, 77, 60, seconds=4) > 0
+    assert driven(tmp_path, monkeypatch, host, 77, 60) > 0
 
 
 @pytest.mark.slow
