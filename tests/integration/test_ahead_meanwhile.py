@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from foldline.domain.folding import SummaryRequest, SummaryResult
+from foldline.domain.enums import FailureKind
+from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
@@ -24,7 +25,7 @@ from google.protobuf.duration_pb2 import Duration
 from tests.integration.host import Host
 from tests.integration.test_ahead import LINE, Gate, cross, ended_once, events, near, ready, settings, turn
 from tests.support.providers import Does, FakeProvider
-from tests.support.requests import assistant, result, user
+from tests.support.requests import assistant, raw, result, user
 from tests.support.server import Client, refused, running_server, until
 
 Server = tuple[Client, Gate]
@@ -224,3 +225,34 @@ def test_c7_a_request_that_an_older_fold_leaves_over_the_window_gets_one_of_its_
     assert host.list == host.offsets()
     assert host.verify().ok
     assert ended_once(host)
+
+
+class SecondFails(Gate):
+    def summarize(self, request: SummaryRequest) -> SummaryResult:
+        written = super().summarize(request)
+        if len(self.asked) == 2:
+            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, "asked to")
+        return written
+
+
+def test_a2_what_is_ready_outlives_the_fold_that_failed_with_it_and_ends_once(tmp_path: Path) -> None:
+    gate = SecondFails()
+    with running_server(tmp_path, settings(tmp_path), summarizer=gate) as client:
+        host = near(client, "a2-outlives", fold_wait=Duration(nanos=1), cooldown=Duration())
+        gate.shut()
+        ready(host, gate)
+        host.append(*(m for n in range(30) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n + 900)))))
+        assert cross(host).fold_pending
+        gate.go_on.set()
+        assert until(lambda: bool(events(host, "COMPACTION_FAILED")))
+        request = compaction_service_pb2.PrepareRequestRequest(
+            session_id=host.id, run_id="wider", append=raw(user("and now?")), reply=compaction_pb2.REPLY_MODE_NONE
+        )
+        request.shape.model.provider, request.shape.model.model = "openai", "of the catalog's default"
+        request.override.auto_compact_threshold = 10_000
+        request.override.fold_wait.seconds = 20
+        folded = client.compaction.PrepareRequest(request)
+        assert folded.fold.trigger == compaction_pb2.TRIGGER_BACKGROUND, "the wider window takes what is ready as it is"
+        assert len(gate.asked) == 2
+        assert ended_once(host)
+        assert host.verify().ok

@@ -109,13 +109,14 @@ def _write(services: Services, live: LiveSession, mine: Ahead) -> None:
             log.error("a summary ahead of need failed", fold_id=mine.fold_id, exc_info=error)
         failure = SummaryFailed(FailureKind.INTERNAL, type(error).__name__)
     with live.locked():
+        fold, wanted = mine.fold, mine.wanted
         try:
             _end(services, live, mine, attempt, written, failure)
         except BaseException as error:
-            if mine.wanted is not None and mine.fold.outcome is None:
+            if wanted is not None and fold.outcome is None:
                 # The store failed, say: whoever waits must not do so for ever, nor the barrier stand (L2).
                 lost = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL, error=error)
-                mine.wanted[1](mine.fold, lost)
+                wanted[1](fold, lost)
             raise
 
 
@@ -140,11 +141,14 @@ def _end(
             services, live, mine.request, attempt, failure.kind, failure.detail, retry_after=failure.retry_after
         )
     if mine.wanted is not None:
-        request, go_on = mine.wanted
+        fold, (request, go_on) = mine.fold, mine.wanted
         if outcome is None:
             live.ahead = mine
             outcome = _settle(services, live, request, mine)
-        go_on(mine.fold, outcome)
+            # The fold that goes on has an id and an end of its own; what is ready may still be needed if it fails.
+            mine.fold, mine.wanted = FoldInProgress(mine.fold_id), None
+            mine.attempt = replace(attempt, fold=mine.fold, rows={}, stored={})
+        go_on(fold, outcome)
 
 
 def _begin(services: Services, live: LiveSession, mine: Ahead) -> bool:
@@ -240,7 +244,7 @@ def drop(services: Services, live: LiveSession, why: str, *, used: bool = False)
         return
     if mine.written is None:
         mine.fold.cancelled = True
-    else:  # A fold that waited for it may go on under its id.
+    else:
         _dropped(services, live, mine, why, used=used)
 
 
