@@ -220,7 +220,7 @@ class PrepareRequestResponse(_message.Message):
     revision: _builtins.int
     """Revision of the list to send."""
     prepare_id: _builtins.str
-    """Id to record the answer under."""
+    """Id to record the answer under, within 24 hours."""
     action: _compaction_pb2.Action.ValueType
     """What to do."""
     rendered_json: _builtins.bytes
@@ -312,7 +312,9 @@ class Outcome(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     prepare_id: _builtins.str
-    """Id of the prepared request. 1 to 128 printable ASCII characters. Unknown ones fail with `PREPARE_NOT_FOUND`."""
+    """Id of the prepared request. 1 to 128 printable ASCII characters. Unknown ones, and those of more than 24 hours
+    ago, fail with `PREPARE_NOT_FOUND`.
+    """
     finish: _compaction_pb2.RunOutcome.ValueType
     """How the run ended. Unspecified: it goes on. A refusal closes it as failed in any case."""
     @_builtins.property

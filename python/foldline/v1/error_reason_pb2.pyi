@@ -70,7 +70,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     `{run_id: "run-4", open_run_id: "run-3", idle_seconds: "12", run_ttl_seconds: "3600"}`.
     """
     ERROR_REASON_PREPARE_NOT_FOUND: _ErrorReason.ValueType  # 9
-    """The session prepared no request of the id.
+    """The session prepared no request of the id within 24 hours.
 
     Code: NOT_FOUND. Metadata: `prepare_id`. Example: `{prepare_id: "p-12"}`.
     """
@@ -245,8 +245,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_NOT_YET: _ErrorReason.ValueType  # 40
     """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
-    Code: UNIMPLEMENTED. Metadata: `method` or `format`, and what it `will` do. Example: `{method: "GetMemory", will:
-    "read one memory entry"}`.
+    Code: UNIMPLEMENTED. Metadata: `method`, of a knob its name, and what it `will` do. Example: `{method:
+    "GetCheckpoint", will: "read one checkpoint"}`.
     """
     ERROR_REASON_STORE_CORRUPT: _ErrorReason.ValueType  # 41
     """Stored data does not hold together; `VerifySession` lists what.
@@ -315,7 +315,7 @@ Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`, `idle_seconds`, `r
 `{run_id: "run-4", open_run_id: "run-3", idle_seconds: "12", run_ttl_seconds: "3600"}`.
 """
 ERROR_REASON_PREPARE_NOT_FOUND: ErrorReason.ValueType  # 9
-"""The session prepared no request of the id.
+"""The session prepared no request of the id within 24 hours.
 
 Code: NOT_FOUND. Metadata: `prepare_id`. Example: `{prepare_id: "p-12"}`.
 """
@@ -490,8 +490,8 @@ version); `google.rpc.RetryInfo` says when. Example: `{component: "store"}`.
 ERROR_REASON_NOT_YET: ErrorReason.ValueType  # 40
 """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
-Code: UNIMPLEMENTED. Metadata: `method` or `format`, and what it `will` do. Example: `{method: "GetMemory", will:
-"read one memory entry"}`.
+Code: UNIMPLEMENTED. Metadata: `method`, of a knob its name, and what it `will` do. Example: `{method:
+"GetCheckpoint", will: "read one checkpoint"}`.
 """
 ERROR_REASON_STORE_CORRUPT: ErrorReason.ValueType  # 41
 """Stored data does not hold together; `VerifySession` lists what.

@@ -39,10 +39,11 @@ class SearchMemoryRequest(_message.Message):
     limit: _builtins.int
     """Most hits, 1 to 20; others fail with `MEMORY_LIMIT_EXCEEDED`, naming the range (M5). Absent: 5."""
     min_score: _builtins.float
-    """Least score of a hit, 0 to 1. Absent: any. With `memory.fusion` `MIN_MAX` a score is 0.7 of the lexical part,
-    which is 1 for the best match if it holds every word of the query, and 0.3 of the cosine of query and entry:
-    what is found by meaning alone has at most 0.3. With `RRF` it is 1 for the first of both rankings, and 0.5 or
-    more for the first of one. Without an embedder it is the lexical part.
+    """Least score of a hit, 0 to 1. Absent: any. With `memory.fusion` `MIN_MAX` a score is a weighted mean: of the
+    lexical part (weight 1), which is 1 for the best match if it holds every word of the query, of the cosine of
+    query and entry (1.5), and of the speakers, days and times that the query names, if any. What is found by meaning
+    alone has at most 0.6. With `RRF` it is 1 for the first of both rankings, and 0.5 or more for the first of one.
+    Without an embedder the cosine is left out. Entries that end in a question, and further ones of one row, get less.
     """
     max_tokens: _builtins.int
     """Most tokens of all hits together, above 0. Absent: the policy's `memory.max_answer_tokens`."""

@@ -39,7 +39,9 @@ class _FormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Format.ValueTy
     FORMAT_GOOGLE_GENAI: _Format.ValueType  # 4
     """Google generateContent: `{systemInstruction, contents}`."""
     FORMAT_CANONICAL: _Format.ValueType  # 5
-    """Foldline's own rows as JSON."""
+    """Foldline's own rows: an array of the bodies of `Row`, tagged by `type` as their blocks are, such as
+    `[{"type":"user","content":[{"type":"text","text":"hi"}]}]`; bytes are base64.
+    """
 
 class Format(_Format, metaclass=_FormatEnumTypeWrapper):
     """Provider format of messages. May grow."""
@@ -55,7 +57,9 @@ FORMAT_ANTHROPIC_MESSAGES: Format.ValueType  # 3
 FORMAT_GOOGLE_GENAI: Format.ValueType  # 4
 """Google generateContent: `{systemInstruction, contents}`."""
 FORMAT_CANONICAL: Format.ValueType  # 5
-"""Foldline's own rows as JSON."""
+"""Foldline's own rows: an array of the bodies of `Row`, tagged by `type` as their blocks are, such as
+`[{"type":"user","content":[{"type":"text","text":"hi"}]}]`; bytes are base64.
+"""
 Global___Format: _TypeAlias = Format  # noqa: Y015
 
 class _StopReason:
@@ -981,7 +985,7 @@ class RawMessages(_message.Message):
     format: Global___Format.ValueType
     """Format of `json`. Required."""
     json: _builtins.bytes
-    """A JSON array of messages, or one message; with `CANONICAL`, Foldline's own rows. 1 byte to 16 MiB."""
+    """A JSON array of messages, one message, or the object that the format puts them in. 1 byte to 16 MiB."""
     def __init__(
         self,
         *,

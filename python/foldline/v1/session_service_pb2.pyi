@@ -57,8 +57,8 @@ class CreateSessionRequest(_message.Message):
     OWNERSHIP_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Id of the host's choice, 1 to 128 of `A-Z a-z 0-9 . _ : @ ~ -`, beginning with a letter or digit. Empty: the
-    sidecar gives one.
+    """Id of the host's choice, 1 to 128 of `A-Z a-z 0-9 . _ : @ / + = ~ -`, beginning with a letter or digit. Empty:
+    the sidecar gives one.
     """
     ownership: _session_pb2.Ownership.ValueType
     """Who keeps the transcript. Unspecified: the sidecar."""
