@@ -256,3 +256,24 @@ def test_a2_what_is_ready_outlives_the_fold_that_failed_with_it_and_ends_once(tm
         assert len(gate.asked) == 2
         assert ended_once(host)
         assert host.verify().ok
+
+
+def test_c5_a_source_that_fails_cools_also_where_its_rows_changed_meanwhile(server: Server) -> None:
+    client, gate = server
+    host = near(client, "c5-changed")
+    gate.shut()
+    gate.fails = SummaryFailed(FailureKind.SUMMARIZER_FAILED, "asked to")
+    ready(host, gate)
+    first = host.offsets()[0]
+    edit = session_service_pb2.EditRowsRequest(session_id=host.id, first_offset=first, last_offset=first)
+    edit.replacement.rows.rows.add().user.content.add().text.text = "another beginning"
+    client.session.EditRows(edit)
+    host.list, host.revision = [], 0
+    gate.go_on.set()
+    assert until(lambda: bool(events(host, "COMPACTION_FAILED")))
+    (failed,) = events(host, "COMPACTION_FAILED")
+    assert failed.compaction_failed.failure == compaction_pb2.FAILURE_KIND_SUMMARIZER_FAILED
+    skips = [turn(host, number).skip for number in range(600, 610)]
+    assert compaction_pb2.SKIP_REASON_COOLDOWN in skips
+    assert len(gate.asked) == 1
+    assert ended_once(host)

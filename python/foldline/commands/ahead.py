@@ -127,16 +127,18 @@ def _end(
     """Keeps what was written until it is due, or hands it to the fold that waits for it. Under the session's lock."""
     mine.written = written
     _pay(services, live, mine)
-    if live.ahead is not mine:
+    gone = live.ahead is not mine
+    if gone and (failure is None or failure.kind is FailureKind.CANCELLED):
         _dropped(services, live, mine, "the rows that it covers changed")
         return
     if written is not None and mine.wanted is None:
         # The rows can be read again; held by every session near its threshold they would fill the memory.
         mine.attempt = replace(attempt, rows={}, stored={})
         return
-    live.ahead = None
+    if not gone:
+        live.ahead = None
     outcome: FoldOutcome | Written | None = None
-    if failure is not None:
+    if failure is not None:  # Also where the rows changed meanwhile: a source that fails cools (C5).
         outcome = fail(
             services, live, mine.request, attempt, failure.kind, failure.detail, retry_after=failure.retry_after
         )
