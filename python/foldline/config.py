@@ -215,12 +215,15 @@ class Config:
 
     def describe(self) -> list[tuple[str, str, str]]:
         """(key, value as text, origin) of every setting, policy apart."""
-        told = [(key, _text(_value(self, key)), self.origins.get(key, "default")) for key in SETTINGS]
+        told = [(key, _text(self._told(key)), self.origins.get(key, "default")) for key in SETTINGS]
         for name, provider in sorted(self.providers.items()):
             for own in _PROVIDER:
                 key = f"providers.{name}.{own}"
                 told.append((key, _text(getattr(provider, own)), self.origins.get(key, "default")))
         return told
+
+    def _told(self, key: str) -> Any:
+        return self.socket_path if key == "socket" else _value(self, key)
 
     @property
     def socket_path(self) -> str:
@@ -315,10 +318,18 @@ def _meant(near: list[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def _provider_keys(key: str) -> list[str]:
+    """What an unknown key may mean, if it is of a provider: the same name with each setting of one."""
+    table, _, rest = key.partition(".")
+    name = rest.rpartition(".")[0]
+    return [f"providers.{name}.{own}" for own in _PROVIDER] if name and table.startswith("provider") else []
+
+
 def _convert(key: str, value: Any, origin: str) -> Any:
     provider = _PROVIDER_KEY.fullmatch(key)
     if key not in _KNOWN and not provider:
-        raise ConfigError(f"{key} (from {origin}) is no setting{_meant(difflib.get_close_matches(key, _KNOWN, 1))}")
+        near = difflib.get_close_matches(key, (*_KNOWN, *_provider_keys(key)), 1)
+        raise ConfigError(f"{key} (from {origin}) is no setting{_meant(near)}")
     setting = _PROVIDER[provider[2]] if provider else SETTINGS.get(key) or _knob(key)
     try:
         made = _typed(value, setting.type)

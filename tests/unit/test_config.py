@@ -98,6 +98,11 @@ class TestLayers:
         assert load(flags={"data": "d"}).socket_path == "d/foldline.sock"
         assert load(flags={"data": "d", "socket": ""}).socket_path == ""
 
+    def test_the_socket_is_told_as_it_is_also_where_nobody_named_it(self) -> None:
+        """An empty one would say that there is none."""
+        assert ("socket", "d/foldline.sock", "default") in load(flags={"data": "d"}).describe()
+        assert ("socket", "", "--socket") in load(flags={"data": "d", "socket": ""}).describe()
+
     def test_policy_comes_from_nested_tables_dotted_keys_and_variables(self, tmp_path: Path) -> None:
         file = written(
             tmp_path,
@@ -134,6 +139,9 @@ class TestRefusals:
             ("policy.estimate.factor_min = 3.0", "policy.estimate.factor_min 3.0 exceeds factor_max 2.5 .from file."),
             ("policy.summary.fast_model = { name = 'x' }", "allowed is a table of provider and model"),
             ("server = 3", "server .from file. is no setting"),
+            ("providers.p.modle = 'x'", "providers.p.modle .from file. is no setting; did you mean providers.p.model"),
+            ("providers.p.api_key = 'x'", "is no setting; did you mean providers.p.api_key_"),
+            ("[provider.p]\ntype = 'openai'", "provider.p.type .*; did you mean providers.p.type"),
             ("x = [", "is not TOML"),
         ],
     )
