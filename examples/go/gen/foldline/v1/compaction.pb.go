@@ -326,6 +326,9 @@ const (
 	FailureKind_FAILURE_KIND_UNMEASURED_TRANSCRIPT FailureKind = 13
 	// A defect of the sidecar.
 	FailureKind_FAILURE_KIND_INTERNAL FailureKind = 14
+	// A summary that was written ahead of need was dropped: the rows it covers changed, or the fold that came in the
+	// meantime took it in as its earlier summary (A2, A3).
+	FailureKind_FAILURE_KIND_READY_DROPPED FailureKind = 15
 )
 
 // Enum value maps for FailureKind.
@@ -346,6 +349,7 @@ var (
 		12: "FAILURE_KIND_INTERRUPTED",
 		13: "FAILURE_KIND_UNMEASURED_TRANSCRIPT",
 		14: "FAILURE_KIND_INTERNAL",
+		15: "FAILURE_KIND_READY_DROPPED",
 	}
 	FailureKind_value = map[string]int32{
 		"FAILURE_KIND_UNSPECIFIED":           0,
@@ -363,6 +367,7 @@ var (
 		"FAILURE_KIND_INTERRUPTED":           12,
 		"FAILURE_KIND_UNMEASURED_TRANSCRIPT": 13,
 		"FAILURE_KIND_INTERNAL":              14,
+		"FAILURE_KIND_READY_DROPPED":         15,
 	}
 )
 
@@ -1186,7 +1191,7 @@ func (x *CheckFailure) GetDetail() string {
 // A tool result that a request carries shortened (B2, B3). The stored row stays whole.
 type BoundedResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Offset of the result row.
+	// Offset of the result row. In answers of `BoundResults` the place of the text in the request, from 1.
 	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Id of the call.
 	CallId string `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
@@ -1791,7 +1796,7 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\x14SKIP_REASON_DEADLINE\x10\x06\x12\x1f\n" +
 	"\x1bSKIP_REASON_NOTHING_TO_FOLD\x10\a\x12\x1d\n" +
 	"\x19SKIP_REASON_AFTER_RESTORE\x10\b\x12\x1e\n" +
-	"\x1aSKIP_REASON_ATTEMPT_FAILED\x10\t*\xfe\x03\n" +
+	"\x1aSKIP_REASON_ATTEMPT_FAILED\x10\t*\x9e\x04\n" +
 	"\vFailureKind\x12\x1c\n" +
 	"\x18FAILURE_KIND_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eFAILURE_KIND_SUMMARIZER_FAILED\x10\x01\x12#\n" +
@@ -1808,7 +1813,8 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\x16FAILURE_KIND_CANCELLED\x10\v\x12\x1c\n" +
 	"\x18FAILURE_KIND_INTERRUPTED\x10\f\x12&\n" +
 	"\"FAILURE_KIND_UNMEASURED_TRANSCRIPT\x10\r\x12\x19\n" +
-	"\x15FAILURE_KIND_INTERNAL\x10\x0e*\xc4\x01\n" +
+	"\x15FAILURE_KIND_INTERNAL\x10\x0e\x12\x1e\n" +
+	"\x1aFAILURE_KIND_READY_DROPPED\x10\x0f*\xc4\x01\n" +
 	"\rProgressPhase\x12\x1e\n" +
 	"\x1aPROGRESS_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PROGRESS_PHASE_WAITING\x10\x01\x12\x1b\n" +

@@ -34,7 +34,8 @@ type PrepareRequestRequest struct {
 	// Run the request is of; the first use opens it. 1 to 128 printable ASCII characters.
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised. At most 128 printable
-	// ASCII characters.
+	// ASCII characters. A repeat may ask for its answer in another way: `reply`, `format` and `known_revision` may
+	// differ.
 	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Revision the session must be at before anything is appended. A stale one fails with `REVISION_MISMATCH`.
 	// Absent: any.
@@ -321,7 +322,7 @@ type PrepareRequestResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Revision of the list to send.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Id to record the answer under.
+	// Id to record the answer under, within 24 hours.
 	PrepareId string `protobuf:"bytes,2,opt,name=prepare_id,json=prepareId,proto3" json:"prepare_id,omitempty"`
 	// What to do.
 	Action Action `protobuf:"varint,3,opt,name=action,proto3,enum=foldline.v1.Action" json:"action,omitempty"`
@@ -558,7 +559,8 @@ func (*PrepareRequestResponse_RenderedJson) isPrepareRequestResponse_Content() {
 // What became of a prepared request.
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the prepared request. 1 to 128 printable ASCII characters. Unknown ones fail with `PREPARE_NOT_FOUND`.
+	// Id of the prepared request. 1 to 128 printable ASCII characters. Unknown ones, and those of more than 24 hours
+	// ago, fail with `PREPARE_NOT_FOUND`.
 	PrepareId string `protobuf:"bytes,1,opt,name=prepare_id,json=prepareId,proto3" json:"prepare_id,omitempty"`
 	// What the provider said. Absent: nothing, and only `finish` counts.
 	//
@@ -1242,7 +1244,7 @@ type CheckPressureRequest struct {
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// What is sent beside the rows.
 	Shape *RequestShape `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
-	// Transcript of a host-owned session. Absent: the session's own.
+	// Transcript of a host-owned session, which must send it. Absent: the session's own.
 	Transcript *HostTranscript `protobuf:"bytes,3,opt,name=transcript,proto3" json:"transcript,omitempty"`
 	// Policy of this request alone.
 	Override *Policy `protobuf:"bytes,4,opt,name=override,proto3" json:"override,omitempty"`
@@ -1322,7 +1324,7 @@ type CheckPressureResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every signal.
 	Pressure *PressureReport `protobuf:"bytes,1,opt,name=pressure,proto3" json:"pressure,omitempty"`
-	// Whether `PrepareRequest` would fold now.
+	// Whether `PrepareRequest`, or `CompactTranscript`, would fold now.
 	FoldDue bool `protobuf:"varint,2,opt,name=fold_due,json=foldDue,proto3" json:"fold_due,omitempty"`
 	// Why it would not, though a signal tripped. Unspecified: no signal tripped, or it would.
 	Skip SkipReason `protobuf:"varint,3,opt,name=skip,proto3,enum=foldline.v1.SkipReason" json:"skip,omitempty"`
@@ -1405,10 +1407,13 @@ type HostTranscript struct {
 	// The rows, in order.
 	Input *RowInput `protobuf:"bytes,1,opt,name=input,proto3" json:"input,omitempty"`
 	// The host's ids of the rows or raw messages, one each, in order. At most 262 144, each 1 to 128 bytes and once.
+	// An id names one content for as long as the session lives: once its row has folded, another content under it is
+	// refused. Rows of one message stay or fold together. A summary may be sent as it was given, or as a user message of
+	// its text; its id is the host's to choose.
 	RowIds []string `protobuf:"bytes,2,rep,name=row_ids,json=rowIds,proto3" json:"row_ids,omitempty"`
 	// Id of the first row of the open run's request. Empty: no run is open.
 	OpenRunStart string `protobuf:"bytes,3,opt,name=open_run_start,json=openRunStart,proto3" json:"open_run_start,omitempty"`
-	// Id of the open run. Empty: none.
+	// Id of the open run. Empty: the run is named by its start, if one is open.
 	RunId         string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1477,7 +1482,7 @@ type PlanCompactionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the session.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// What is sent beside the rows.
+	// What is sent beside the rows. Absent: what the last prepared request carried.
 	Shape *RequestShape `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
 	// Policy of this request alone.
 	Override      *Policy `protobuf:"bytes,3,opt,name=override,proto3" json:"override,omitempty"`
@@ -1617,7 +1622,10 @@ type CompactSessionRequest struct {
 	// Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// What the summary should mind, beside the policy's instructions. At most 16 KiB.
-	Instructions  string `protobuf:"bytes,3,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	Instructions string `protobuf:"bytes,3,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	// What the next request will carry beside the rows, for which the fold leaves room. Absent: what the last prepared
+	// request did.
+	Shape         *RequestShape `protobuf:"bytes,4,opt,name=shape,proto3" json:"shape,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1671,6 +1679,13 @@ func (x *CompactSessionRequest) GetInstructions() string {
 		return x.Instructions
 	}
 	return ""
+}
+
+func (x *CompactSessionRequest) GetShape() *RequestShape {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
 }
 
 // Carries a step of the fold.
@@ -2119,7 +2134,7 @@ type CompactTranscriptRequest struct {
 	Transcript *HostTranscript `protobuf:"bytes,3,opt,name=transcript,proto3" json:"transcript,omitempty"`
 	// What is sent beside the rows.
 	Shape *RequestShape `protobuf:"bytes,4,opt,name=shape,proto3" json:"shape,omitempty"`
-	// True folds whatever the signals and the cadence say (P7).
+	// True folds whatever the signals and the cadence say (P7), and counts no boundary.
 	Manual bool `protobuf:"varint,5,opt,name=manual,proto3" json:"manual,omitempty"`
 	// What the summary should mind. At most 16 KiB.
 	Instructions string `protobuf:"bytes,6,opt,name=instructions,proto3" json:"instructions,omitempty"`
@@ -2232,7 +2247,10 @@ type CompactTranscriptResponse struct {
 	// Why the attempt failed. Unspecified: none failed.
 	Failure FailureKind `protobuf:"varint,10,opt,name=failure,proto3,enum=foldline.v1.FailureKind" json:"failure,omitempty"`
 	// What is worth knowing. At most 1 024.
-	Warnings      []*Warning `protobuf:"bytes,11,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []*Warning `protobuf:"bytes,11,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Id to record usage or a refusal under with `RecordAnswer`, without rows: of the request that is made from this
+	// answer's list, once its projection is committed. Empty for a manual fold.
+	PrepareId     string `protobuf:"bytes,12,opt,name=prepare_id,json=prepareId,proto3" json:"prepare_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2342,6 +2360,13 @@ func (x *CompactTranscriptResponse) GetWarnings() []*Warning {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *CompactTranscriptResponse) GetPrepareId() string {
+	if x != nil {
+		return x.PrepareId
+	}
+	return ""
 }
 
 // Asks for a projection to be published.
@@ -2560,7 +2585,7 @@ type BoundResultsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The results. 1 to 10 000.
 	Results []*ResultText `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Model whose vocabulary sizes the token axis. Absent: two bytes a token.
+	// Model whose vocabulary sizes the token axis. Absent, or one whose vocabulary is not embedded: two bytes a token.
 	Model *ModelRef `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
 	// Bytes that all texts together may take. At least 0. Absent: no limit.
 	LimitBytes *int64 `protobuf:"varint,3,opt,name=limit_bytes,json=limitBytes,proto3,oneof" json:"limit_bytes,omitempty"`
@@ -2695,9 +2720,11 @@ func (x *ResultText) GetText() string {
 // Carries the shortened results.
 type BoundResultsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The results that were shortened, in order; the others stay whole. At most 10 000.
+	// The results that were shortened, in order, each with its place among the results of the request, from 1, as its
+	// offset; the others stay whole. At most 10 000.
 	Bounded []*BoundedResult `protobuf:"bytes,1,rep,name=bounded,proto3" json:"bounded,omitempty"`
-	// True when even the least share a result does not fit (B8).
+	// True when even the least share a result does not fit (B8); results over that share are shortened to it all the
+	// same.
 	TooLarge      bool `protobuf:"varint,2,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2762,7 +2789,11 @@ type AttachSessionRequest struct {
 	//	*AttachSessionRequest_Finish
 	//	*AttachSessionRequest_Append
 	//	*AttachSessionRequest_Check
-	Step          isAttachSessionRequest_Step `protobuf_oneof:"step"`
+	Step isAttachSessionRequest_Step `protobuf_oneof:"step"`
+	// How long the host waits for this step from when it arrives, as the deadline of a unary call says. Above 0, at
+	// most a day. Absent: as long as the server lets a call without a deadline wait. A deadline of the stream bounds
+	// all of its steps.
+	Timeout       *durationpb.Duration `protobuf:"bytes,8,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2865,6 +2896,13 @@ func (x *AttachSessionRequest) GetCheck() *CheckPressureRequest {
 	return nil
 }
 
+func (x *AttachSessionRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
 type isAttachSessionRequest_Step interface {
 	isAttachSessionRequest_Step()
 }
@@ -2916,7 +2954,8 @@ type AttachOpen struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the session; every later step must name the same.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Revision of the list the host holds. Absent: none.
+	// Revision of the list the host holds. Absent: none. A `prepare` that names no `known_revision` is answered
+	// against the list of the last `prepare` that the stream answered with its list, at first against this one.
 	KnownRevision *uint64 `protobuf:"varint,2,opt,name=known_revision,json=knownRevision,proto3,oneof" json:"known_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2969,7 +3008,8 @@ func (x *AttachOpen) GetKnownRevision() uint64 {
 // Rows to append within a stream.
 type AttachAppend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes a repeat within 24 hours return the first answer. Empty: no repeat is recognised.
+	// Makes a repeat within 24 hours return the first answer, also a repeat by `AppendRows` with the same rows and
+	// run. Empty: no repeat is recognised.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Rows to append.
 	Input *RowInput `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
@@ -3557,13 +3597,14 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\v2\x1b.foldline.v1.CompactionPlanR\x04plan\x127\n" +
 	"\bpressure\x18\x02 \x01(\v2\x1b.foldline.v1.PressureReportR\bpressure\x125\n" +
 	"\x04skip\x18\x03 \x01(\x0e2\x17.foldline.v1.SkipReasonB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04skip\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\xd2\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\x89\x02\n" +
 	"\x15CompactSessionRequest\x12O\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$R\tsessionId\x125\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x16\xe2A\x01\x01\xbaH\x0fr\r\x18\x80\x012\b^[!-~]*$R\trequestId\x121\n" +
-	"\finstructions\x18\x03 \x01(\tB\r\xe2A\x01\x01\xbaH\x06r\x04(\x80\x80\x01R\finstructions\"\x8f\x01\n" +
+	"\finstructions\x18\x03 \x01(\tB\r\xe2A\x01\x01\xbaH\x06r\x04(\x80\x80\x01R\finstructions\x125\n" +
+	"\x05shape\x18\x04 \x01(\v2\x19.foldline.v1.RequestShapeB\x04\xe2A\x01\x01R\x05shape\"\x8f\x01\n" +
 	"\x16CompactSessionResponse\x123\n" +
 	"\bprogress\x18\x01 \x01(\v2\x15.foldline.v1.ProgressH\x00R\bprogress\x127\n" +
 	"\x06record\x18\x02 \x01(\v2\x1d.foldline.v1.CompactionRecordH\x00R\x06recordB\a\n" +
@@ -3611,7 +3652,7 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\x05shape\x18\x04 \x01(\v2\x19.foldline.v1.RequestShapeB\x04\xe2A\x01\x01R\x05shape\x12\x1c\n" +
 	"\x06manual\x18\x05 \x01(\bB\x04\xe2A\x01\x01R\x06manual\x121\n" +
 	"\finstructions\x18\x06 \x01(\tB\r\xe2A\x01\x01\xbaH\x06r\x04(\x80\x80\x01R\finstructions\x125\n" +
-	"\boverride\x18\a \x01(\v2\x13.foldline.v1.PolicyB\x04\xe2A\x01\x01R\boverride\"\x9b\x05\n" +
+	"\boverride\x18\a \x01(\v2\x13.foldline.v1.PolicyB\x04\xe2A\x01\x01R\boverride\"\xc4\x05\n" +
 	"\x19CompactTranscriptResponse\x123\n" +
 	"\fkept_row_ids\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\x80\x10\"\x05r\x03(\x80\x01R\n" +
 	"keptRowIds\x12=\n" +
@@ -3625,7 +3666,9 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\x04skip\x18\t \x01(\x0e2\x17.foldline.v1.SkipReasonB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04skip\x12<\n" +
 	"\afailure\x18\n" +
 	" \x01(\x0e2\x18.foldline.v1.FailureKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\afailure\x12;\n" +
-	"\bwarnings\x18\v \x03(\v2\x14.foldline.v1.WarningB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bwarnings\"\xde\x01\n" +
+	"\bwarnings\x18\v \x03(\v2\x14.foldline.v1.WarningB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bwarnings\x12'\n" +
+	"\n" +
+	"prepare_id\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\tprepareId\"\xde\x01\n" +
 	"\x17CommitProjectionRequest\x12O\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$R\tsessionId\x12;\n" +
@@ -3657,7 +3700,7 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\xbaH\ar\x05(\x80\x80\x80\bR\x04text\"t\n" +
 	"\x14BoundResultsResponse\x12?\n" +
 	"\abounded\x18\x01 \x03(\v2\x1a.foldline.v1.BoundedResultB\t\xbaH\x06\x92\x01\x03\x10\x90NR\abounded\x12\x1b\n" +
-	"\ttoo_large\x18\x02 \x01(\bR\btooLarge\"\xd0\x03\n" +
+	"\ttoo_large\x18\x02 \x01(\bR\btooLarge\"\x99\x04\n" +
 	"\x14AttachSessionRequest\x121\n" +
 	"\bsequence\x18\x01 \x01(\x04B\x15\xe2A\x01\x02\xbaH\x0e2\f\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f(\x01R\bsequence\x123\n" +
 	"\x04open\x18\x02 \x01(\v2\x17.foldline.v1.AttachOpenB\x04\xe2A\x01\x01H\x00R\x04open\x12D\n" +
@@ -3665,7 +3708,8 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\x06record\x18\x04 \x01(\v2 .foldline.v1.RecordAnswerRequestB\x04\xe2A\x01\x01H\x00R\x06record\x12=\n" +
 	"\x06finish\x18\x05 \x01(\v2\x1d.foldline.v1.FinishRunRequestB\x04\xe2A\x01\x01H\x00R\x06finish\x129\n" +
 	"\x06append\x18\x06 \x01(\v2\x19.foldline.v1.AttachAppendB\x04\xe2A\x01\x01H\x00R\x06append\x12?\n" +
-	"\x05check\x18\a \x01(\v2!.foldline.v1.CheckPressureRequestB\x04\xe2A\x01\x01H\x00R\x05checkB\r\n" +
+	"\x05check\x18\a \x01(\v2!.foldline.v1.CheckPressureRequestB\x04\xe2A\x01\x01H\x00R\x05check\x12G\n" +
+	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationB\x12\xe2A\x01\x01\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x05*\x00R\atimeoutB\r\n" +
 	"\x04step\x12\x05\xbaH\x02\b\x01\"\xad\x01\n" +
 	"\n" +
 	"AttachOpen\x12O\n" +
@@ -3798,8 +3842,8 @@ var file_foldline_v1_compaction_service_proto_goTypes = []any{
 	(*Row)(nil),                       // 61: foldline.v1.Row
 	(*timestamppb.Timestamp)(nil),     // 62: google.protobuf.Timestamp
 	(*BoundingPolicy)(nil),            // 63: foldline.v1.BoundingPolicy
-	(*status.Status)(nil),             // 64: google.rpc.Status
-	(*durationpb.Duration)(nil),       // 65: google.protobuf.Duration
+	(*durationpb.Duration)(nil),       // 64: google.protobuf.Duration
+	(*status.Status)(nil),             // 65: google.rpc.Status
 }
 var file_foldline_v1_compaction_service_proto_depIdxs = []int32{
 	3,  // 0: foldline.v1.PrepareRequestRequest.previous_answer:type_name -> foldline.v1.Outcome
@@ -3847,77 +3891,79 @@ var file_foldline_v1_compaction_service_proto_depIdxs = []int32{
 	58, // 42: foldline.v1.PlanCompactionResponse.plan:type_name -> foldline.v1.CompactionPlan
 	46, // 43: foldline.v1.PlanCompactionResponse.pressure:type_name -> foldline.v1.PressureReport
 	51, // 44: foldline.v1.PlanCompactionResponse.skip:type_name -> foldline.v1.SkipReason
-	59, // 45: foldline.v1.CompactSessionResponse.progress:type_name -> foldline.v1.Progress
-	50, // 46: foldline.v1.CompactSessionResponse.record:type_name -> foldline.v1.CompactionRecord
-	60, // 47: foldline.v1.SaveCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
-	50, // 48: foldline.v1.SaveCheckpointResponse.fold:type_name -> foldline.v1.CompactionRecord
-	60, // 49: foldline.v1.ListCheckpointsResponse.checkpoints:type_name -> foldline.v1.Checkpoint
-	60, // 50: foldline.v1.GetCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
-	13, // 51: foldline.v1.CompactTranscriptRequest.transcript:type_name -> foldline.v1.HostTranscript
-	1,  // 52: foldline.v1.CompactTranscriptRequest.shape:type_name -> foldline.v1.RequestShape
-	43, // 53: foldline.v1.CompactTranscriptRequest.override:type_name -> foldline.v1.Policy
-	61, // 54: foldline.v1.CompactTranscriptResponse.summary:type_name -> foldline.v1.Row
-	50, // 55: foldline.v1.CompactTranscriptResponse.record:type_name -> foldline.v1.CompactionRecord
-	62, // 56: foldline.v1.CompactTranscriptResponse.projection_expire_time:type_name -> google.protobuf.Timestamp
-	46, // 57: foldline.v1.CompactTranscriptResponse.pressure:type_name -> foldline.v1.PressureReport
-	51, // 58: foldline.v1.CompactTranscriptResponse.skip:type_name -> foldline.v1.SkipReason
-	54, // 59: foldline.v1.CompactTranscriptResponse.failure:type_name -> foldline.v1.FailureKind
-	53, // 60: foldline.v1.CompactTranscriptResponse.warnings:type_name -> foldline.v1.Warning
-	31, // 61: foldline.v1.BoundResultsRequest.results:type_name -> foldline.v1.ResultText
-	44, // 62: foldline.v1.BoundResultsRequest.model:type_name -> foldline.v1.ModelRef
-	63, // 63: foldline.v1.BoundResultsRequest.bounding:type_name -> foldline.v1.BoundingPolicy
-	49, // 64: foldline.v1.BoundResultsResponse.bounded:type_name -> foldline.v1.BoundedResult
-	34, // 65: foldline.v1.AttachSessionRequest.open:type_name -> foldline.v1.AttachOpen
-	0,  // 66: foldline.v1.AttachSessionRequest.prepare:type_name -> foldline.v1.PrepareRequestRequest
-	7,  // 67: foldline.v1.AttachSessionRequest.record:type_name -> foldline.v1.RecordAnswerRequest
-	9,  // 68: foldline.v1.AttachSessionRequest.finish:type_name -> foldline.v1.FinishRunRequest
-	35, // 69: foldline.v1.AttachSessionRequest.append:type_name -> foldline.v1.AttachAppend
-	11, // 70: foldline.v1.AttachSessionRequest.check:type_name -> foldline.v1.CheckPressureRequest
-	40, // 71: foldline.v1.AttachAppend.input:type_name -> foldline.v1.RowInput
-	37, // 72: foldline.v1.AttachSessionResponse.opened:type_name -> foldline.v1.AttachOpened
-	2,  // 73: foldline.v1.AttachSessionResponse.prepared:type_name -> foldline.v1.PrepareRequestResponse
-	8,  // 74: foldline.v1.AttachSessionResponse.recorded:type_name -> foldline.v1.RecordAnswerResponse
-	10, // 75: foldline.v1.AttachSessionResponse.finished:type_name -> foldline.v1.FinishRunResponse
-	38, // 76: foldline.v1.AttachSessionResponse.appended:type_name -> foldline.v1.AttachAppended
-	12, // 77: foldline.v1.AttachSessionResponse.checked:type_name -> foldline.v1.CheckPressureResponse
-	64, // 78: foldline.v1.AttachSessionResponse.error:type_name -> google.rpc.Status
-	39, // 79: foldline.v1.AttachSessionResponse.heartbeat:type_name -> foldline.v1.AttachHeartbeat
-	65, // 80: foldline.v1.AttachOpened.heartbeat_interval:type_name -> google.protobuf.Duration
-	53, // 81: foldline.v1.AttachAppended.warnings:type_name -> foldline.v1.Warning
-	62, // 82: foldline.v1.AttachHeartbeat.time:type_name -> google.protobuf.Timestamp
-	0,  // 83: foldline.v1.CompactionService.PrepareRequest:input_type -> foldline.v1.PrepareRequestRequest
-	33, // 84: foldline.v1.CompactionService.AttachSession:input_type -> foldline.v1.AttachSessionRequest
-	7,  // 85: foldline.v1.CompactionService.RecordAnswer:input_type -> foldline.v1.RecordAnswerRequest
-	9,  // 86: foldline.v1.CompactionService.FinishRun:input_type -> foldline.v1.FinishRunRequest
-	11, // 87: foldline.v1.CompactionService.CheckPressure:input_type -> foldline.v1.CheckPressureRequest
-	14, // 88: foldline.v1.CompactionService.PlanCompaction:input_type -> foldline.v1.PlanCompactionRequest
-	16, // 89: foldline.v1.CompactionService.CompactSession:input_type -> foldline.v1.CompactSessionRequest
-	18, // 90: foldline.v1.CompactionService.SaveCheckpoint:input_type -> foldline.v1.SaveCheckpointRequest
-	20, // 91: foldline.v1.CompactionService.ListCheckpoints:input_type -> foldline.v1.ListCheckpointsRequest
-	22, // 92: foldline.v1.CompactionService.GetCheckpoint:input_type -> foldline.v1.GetCheckpointRequest
-	24, // 93: foldline.v1.CompactionService.CompactTranscript:input_type -> foldline.v1.CompactTranscriptRequest
-	26, // 94: foldline.v1.CompactionService.CommitProjection:input_type -> foldline.v1.CommitProjectionRequest
-	28, // 95: foldline.v1.CompactionService.AbortProjection:input_type -> foldline.v1.AbortProjectionRequest
-	30, // 96: foldline.v1.CompactionService.BoundResults:input_type -> foldline.v1.BoundResultsRequest
-	2,  // 97: foldline.v1.CompactionService.PrepareRequest:output_type -> foldline.v1.PrepareRequestResponse
-	36, // 98: foldline.v1.CompactionService.AttachSession:output_type -> foldline.v1.AttachSessionResponse
-	8,  // 99: foldline.v1.CompactionService.RecordAnswer:output_type -> foldline.v1.RecordAnswerResponse
-	10, // 100: foldline.v1.CompactionService.FinishRun:output_type -> foldline.v1.FinishRunResponse
-	12, // 101: foldline.v1.CompactionService.CheckPressure:output_type -> foldline.v1.CheckPressureResponse
-	15, // 102: foldline.v1.CompactionService.PlanCompaction:output_type -> foldline.v1.PlanCompactionResponse
-	17, // 103: foldline.v1.CompactionService.CompactSession:output_type -> foldline.v1.CompactSessionResponse
-	19, // 104: foldline.v1.CompactionService.SaveCheckpoint:output_type -> foldline.v1.SaveCheckpointResponse
-	21, // 105: foldline.v1.CompactionService.ListCheckpoints:output_type -> foldline.v1.ListCheckpointsResponse
-	23, // 106: foldline.v1.CompactionService.GetCheckpoint:output_type -> foldline.v1.GetCheckpointResponse
-	25, // 107: foldline.v1.CompactionService.CompactTranscript:output_type -> foldline.v1.CompactTranscriptResponse
-	27, // 108: foldline.v1.CompactionService.CommitProjection:output_type -> foldline.v1.CommitProjectionResponse
-	29, // 109: foldline.v1.CompactionService.AbortProjection:output_type -> foldline.v1.AbortProjectionResponse
-	32, // 110: foldline.v1.CompactionService.BoundResults:output_type -> foldline.v1.BoundResultsResponse
-	97, // [97:111] is the sub-list for method output_type
-	83, // [83:97] is the sub-list for method input_type
-	83, // [83:83] is the sub-list for extension type_name
-	83, // [83:83] is the sub-list for extension extendee
-	0,  // [0:83] is the sub-list for field type_name
+	1,  // 45: foldline.v1.CompactSessionRequest.shape:type_name -> foldline.v1.RequestShape
+	59, // 46: foldline.v1.CompactSessionResponse.progress:type_name -> foldline.v1.Progress
+	50, // 47: foldline.v1.CompactSessionResponse.record:type_name -> foldline.v1.CompactionRecord
+	60, // 48: foldline.v1.SaveCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
+	50, // 49: foldline.v1.SaveCheckpointResponse.fold:type_name -> foldline.v1.CompactionRecord
+	60, // 50: foldline.v1.ListCheckpointsResponse.checkpoints:type_name -> foldline.v1.Checkpoint
+	60, // 51: foldline.v1.GetCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
+	13, // 52: foldline.v1.CompactTranscriptRequest.transcript:type_name -> foldline.v1.HostTranscript
+	1,  // 53: foldline.v1.CompactTranscriptRequest.shape:type_name -> foldline.v1.RequestShape
+	43, // 54: foldline.v1.CompactTranscriptRequest.override:type_name -> foldline.v1.Policy
+	61, // 55: foldline.v1.CompactTranscriptResponse.summary:type_name -> foldline.v1.Row
+	50, // 56: foldline.v1.CompactTranscriptResponse.record:type_name -> foldline.v1.CompactionRecord
+	62, // 57: foldline.v1.CompactTranscriptResponse.projection_expire_time:type_name -> google.protobuf.Timestamp
+	46, // 58: foldline.v1.CompactTranscriptResponse.pressure:type_name -> foldline.v1.PressureReport
+	51, // 59: foldline.v1.CompactTranscriptResponse.skip:type_name -> foldline.v1.SkipReason
+	54, // 60: foldline.v1.CompactTranscriptResponse.failure:type_name -> foldline.v1.FailureKind
+	53, // 61: foldline.v1.CompactTranscriptResponse.warnings:type_name -> foldline.v1.Warning
+	31, // 62: foldline.v1.BoundResultsRequest.results:type_name -> foldline.v1.ResultText
+	44, // 63: foldline.v1.BoundResultsRequest.model:type_name -> foldline.v1.ModelRef
+	63, // 64: foldline.v1.BoundResultsRequest.bounding:type_name -> foldline.v1.BoundingPolicy
+	49, // 65: foldline.v1.BoundResultsResponse.bounded:type_name -> foldline.v1.BoundedResult
+	34, // 66: foldline.v1.AttachSessionRequest.open:type_name -> foldline.v1.AttachOpen
+	0,  // 67: foldline.v1.AttachSessionRequest.prepare:type_name -> foldline.v1.PrepareRequestRequest
+	7,  // 68: foldline.v1.AttachSessionRequest.record:type_name -> foldline.v1.RecordAnswerRequest
+	9,  // 69: foldline.v1.AttachSessionRequest.finish:type_name -> foldline.v1.FinishRunRequest
+	35, // 70: foldline.v1.AttachSessionRequest.append:type_name -> foldline.v1.AttachAppend
+	11, // 71: foldline.v1.AttachSessionRequest.check:type_name -> foldline.v1.CheckPressureRequest
+	64, // 72: foldline.v1.AttachSessionRequest.timeout:type_name -> google.protobuf.Duration
+	40, // 73: foldline.v1.AttachAppend.input:type_name -> foldline.v1.RowInput
+	37, // 74: foldline.v1.AttachSessionResponse.opened:type_name -> foldline.v1.AttachOpened
+	2,  // 75: foldline.v1.AttachSessionResponse.prepared:type_name -> foldline.v1.PrepareRequestResponse
+	8,  // 76: foldline.v1.AttachSessionResponse.recorded:type_name -> foldline.v1.RecordAnswerResponse
+	10, // 77: foldline.v1.AttachSessionResponse.finished:type_name -> foldline.v1.FinishRunResponse
+	38, // 78: foldline.v1.AttachSessionResponse.appended:type_name -> foldline.v1.AttachAppended
+	12, // 79: foldline.v1.AttachSessionResponse.checked:type_name -> foldline.v1.CheckPressureResponse
+	65, // 80: foldline.v1.AttachSessionResponse.error:type_name -> google.rpc.Status
+	39, // 81: foldline.v1.AttachSessionResponse.heartbeat:type_name -> foldline.v1.AttachHeartbeat
+	64, // 82: foldline.v1.AttachOpened.heartbeat_interval:type_name -> google.protobuf.Duration
+	53, // 83: foldline.v1.AttachAppended.warnings:type_name -> foldline.v1.Warning
+	62, // 84: foldline.v1.AttachHeartbeat.time:type_name -> google.protobuf.Timestamp
+	0,  // 85: foldline.v1.CompactionService.PrepareRequest:input_type -> foldline.v1.PrepareRequestRequest
+	33, // 86: foldline.v1.CompactionService.AttachSession:input_type -> foldline.v1.AttachSessionRequest
+	7,  // 87: foldline.v1.CompactionService.RecordAnswer:input_type -> foldline.v1.RecordAnswerRequest
+	9,  // 88: foldline.v1.CompactionService.FinishRun:input_type -> foldline.v1.FinishRunRequest
+	11, // 89: foldline.v1.CompactionService.CheckPressure:input_type -> foldline.v1.CheckPressureRequest
+	14, // 90: foldline.v1.CompactionService.PlanCompaction:input_type -> foldline.v1.PlanCompactionRequest
+	16, // 91: foldline.v1.CompactionService.CompactSession:input_type -> foldline.v1.CompactSessionRequest
+	18, // 92: foldline.v1.CompactionService.SaveCheckpoint:input_type -> foldline.v1.SaveCheckpointRequest
+	20, // 93: foldline.v1.CompactionService.ListCheckpoints:input_type -> foldline.v1.ListCheckpointsRequest
+	22, // 94: foldline.v1.CompactionService.GetCheckpoint:input_type -> foldline.v1.GetCheckpointRequest
+	24, // 95: foldline.v1.CompactionService.CompactTranscript:input_type -> foldline.v1.CompactTranscriptRequest
+	26, // 96: foldline.v1.CompactionService.CommitProjection:input_type -> foldline.v1.CommitProjectionRequest
+	28, // 97: foldline.v1.CompactionService.AbortProjection:input_type -> foldline.v1.AbortProjectionRequest
+	30, // 98: foldline.v1.CompactionService.BoundResults:input_type -> foldline.v1.BoundResultsRequest
+	2,  // 99: foldline.v1.CompactionService.PrepareRequest:output_type -> foldline.v1.PrepareRequestResponse
+	36, // 100: foldline.v1.CompactionService.AttachSession:output_type -> foldline.v1.AttachSessionResponse
+	8,  // 101: foldline.v1.CompactionService.RecordAnswer:output_type -> foldline.v1.RecordAnswerResponse
+	10, // 102: foldline.v1.CompactionService.FinishRun:output_type -> foldline.v1.FinishRunResponse
+	12, // 103: foldline.v1.CompactionService.CheckPressure:output_type -> foldline.v1.CheckPressureResponse
+	15, // 104: foldline.v1.CompactionService.PlanCompaction:output_type -> foldline.v1.PlanCompactionResponse
+	17, // 105: foldline.v1.CompactionService.CompactSession:output_type -> foldline.v1.CompactSessionResponse
+	19, // 106: foldline.v1.CompactionService.SaveCheckpoint:output_type -> foldline.v1.SaveCheckpointResponse
+	21, // 107: foldline.v1.CompactionService.ListCheckpoints:output_type -> foldline.v1.ListCheckpointsResponse
+	23, // 108: foldline.v1.CompactionService.GetCheckpoint:output_type -> foldline.v1.GetCheckpointResponse
+	25, // 109: foldline.v1.CompactionService.CompactTranscript:output_type -> foldline.v1.CompactTranscriptResponse
+	27, // 110: foldline.v1.CompactionService.CommitProjection:output_type -> foldline.v1.CommitProjectionResponse
+	29, // 111: foldline.v1.CompactionService.AbortProjection:output_type -> foldline.v1.AbortProjectionResponse
+	32, // 112: foldline.v1.CompactionService.BoundResults:output_type -> foldline.v1.BoundResultsResponse
+	99, // [99:113] is the sub-list for method output_type
+	85, // [85:99] is the sub-list for method input_type
+	85, // [85:85] is the sub-list for extension type_name
+	85, // [85:85] is the sub-list for extension extendee
+	0,  // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_compaction_service_proto_init() }

@@ -44,8 +44,11 @@ type CompactionServiceClient interface {
 	// Appends, measures, folds if due, bounds results, and answers with the request to send (3): the one RPC per
 	// model call. Idempotent by `request_id`; a repeat of a `TOO_LARGE` or skipped one is measured again.
 	PrepareRequest(ctx context.Context, in *PrepareRequestRequest, opts ...grpc.CallOption) (*PrepareRequestResponse, error)
-	// Carries the same steps over one stream; answers name the sequence number of their request. A broken stream
-	// resumes by `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Carries the same steps over one stream, served in their order; answers name the sequence number of their
+	// request. A step that fails is answered with its error, and the stream goes on. What is no step of the stream
+	// ends it with an error: a first message that does not open the session, a sequence that does not grow, a step
+	// of another session, a message that is too large or none of the contract. A broken stream resumes by
+	// `request_id`, over another stream or by the unary RPCs: either knows the first answers of both.
 	AttachSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachSessionRequest, AttachSessionResponse], error)
 	// Appends the answer to a prepared request with its usage, or records its refusal. Idempotent by `request_id`.
 	RecordAnswer(ctx context.Context, in *RecordAnswerRequest, opts ...grpc.CallOption) (*RecordAnswerResponse, error)
@@ -66,15 +69,18 @@ type CompactionServiceClient interface {
 	ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error)
 	// Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error)
-	// Folds a transcript that the host keeps and stages memory and archive under a projection (H3). Idempotent by
-	// `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
+	// projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
+	// again. A session has one projection at a time: a fold staged later removes it, and while the list only grew behind
+	// what it was made from, it is given again. A failure of a manual fold is an error of the RPC.
 	CompactTranscript(ctx context.Context, in *CompactTranscriptRequest, opts ...grpc.CallOption) (*CompactTranscriptResponse, error)
-	// Publishes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Publishes a projection, in one transaction. Idempotent by itself: a repeat answers the same. One that was aborted or
+	// gave way to another fails with `PROJECTION_NOT_FOUND`, one that ran out with `PROJECTION_EXPIRED`: put the rows it
+	// stands for back.
 	CommitProjection(ctx context.Context, in *CommitProjectionRequest, opts ...grpc.CallOption) (*CommitProjectionResponse, error)
-	// Removes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Removes a projection. Idempotent by itself. One that was committed fails with `PROJECTION_NOT_FOUND`.
 	AbortProjection(ctx context.Context, in *AbortProjectionRequest, opts ...grpc.CallOption) (*AbortProjectionResponse, error)
-	// Shortens tool results to a limit (9), for no session. Changes nothing. Until it is built, answers
-	// UNIMPLEMENTED with the reason `NOT_YET`.
+	// Shortens tool results to limits of bytes and tokens (9), for no session. Changes nothing.
 	BoundResults(ctx context.Context, in *BoundResultsRequest, opts ...grpc.CallOption) (*BoundResultsResponse, error)
 }
 
@@ -247,8 +253,11 @@ type CompactionServiceServer interface {
 	// Appends, measures, folds if due, bounds results, and answers with the request to send (3): the one RPC per
 	// model call. Idempotent by `request_id`; a repeat of a `TOO_LARGE` or skipped one is measured again.
 	PrepareRequest(context.Context, *PrepareRequestRequest) (*PrepareRequestResponse, error)
-	// Carries the same steps over one stream; answers name the sequence number of their request. A broken stream
-	// resumes by `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Carries the same steps over one stream, served in their order; answers name the sequence number of their
+	// request. A step that fails is answered with its error, and the stream goes on. What is no step of the stream
+	// ends it with an error: a first message that does not open the session, a sequence that does not grow, a step
+	// of another session, a message that is too large or none of the contract. A broken stream resumes by
+	// `request_id`, over another stream or by the unary RPCs: either knows the first answers of both.
 	AttachSession(grpc.BidiStreamingServer[AttachSessionRequest, AttachSessionResponse]) error
 	// Appends the answer to a prepared request with its usage, or records its refusal. Idempotent by `request_id`.
 	RecordAnswer(context.Context, *RecordAnswerRequest) (*RecordAnswerResponse, error)
@@ -269,15 +278,18 @@ type CompactionServiceServer interface {
 	ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error)
 	// Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error)
-	// Folds a transcript that the host keeps and stages memory and archive under a projection (H3). Idempotent by
-	// `request_id`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
+	// projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
+	// again. A session has one projection at a time: a fold staged later removes it, and while the list only grew behind
+	// what it was made from, it is given again. A failure of a manual fold is an error of the RPC.
 	CompactTranscript(context.Context, *CompactTranscriptRequest) (*CompactTranscriptResponse, error)
-	// Publishes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Publishes a projection, in one transaction. Idempotent by itself: a repeat answers the same. One that was aborted or
+	// gave way to another fails with `PROJECTION_NOT_FOUND`, one that ran out with `PROJECTION_EXPIRED`: put the rows it
+	// stands for back.
 	CommitProjection(context.Context, *CommitProjectionRequest) (*CommitProjectionResponse, error)
-	// Removes a projection. Idempotent. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Removes a projection. Idempotent by itself. One that was committed fails with `PROJECTION_NOT_FOUND`.
 	AbortProjection(context.Context, *AbortProjectionRequest) (*AbortProjectionResponse, error)
-	// Shortens tool results to a limit (9), for no session. Changes nothing. Until it is built, answers
-	// UNIMPLEMENTED with the reason `NOT_YET`.
+	// Shortens tool results to limits of bytes and tokens (9), for no session. Changes nothing.
 	BoundResults(context.Context, *BoundResultsRequest) (*BoundResultsResponse, error)
 	mustEmbedUnimplementedCompactionServiceServer()
 }

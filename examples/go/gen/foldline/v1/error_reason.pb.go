@@ -33,7 +33,8 @@ const (
 	// A field breaks its rule, or fields contradict each other.
 	//
 	// Code: INVALID_ARGUMENT. Metadata: `field`, `value`, `range`, and where they apply `row` (its place in the input),
-	// `ceiling` (of the model), `detail`; `google.rpc.BadRequest` names every field.
+	// `row_id` (the host's, where it keeps the transcript), `ceiling` (of the model), `detail`; `google.rpc.BadRequest`
+	// names every field.
 	// Example: `{field: "policy.min_progress", value: "1.5", range: "[0, 1)"}`.
 	ErrorReason_ERROR_REASON_FIELD_VALIDATION ErrorReason = 1
 	// The tenant has no session of the id.
@@ -66,28 +67,32 @@ const (
 	// Code: FAILED_PRECONDITION. Metadata: `run_id`, `open_run_id`, `idle_seconds`, `run_ttl_seconds`. Example:
 	// `{run_id: "run-4", open_run_id: "run-3", idle_seconds: "12", run_ttl_seconds: "3600"}`.
 	ErrorReason_ERROR_REASON_RUN_ALREADY_OPEN ErrorReason = 8
-	// The session prepared no request of the id.
+	// The session prepared no request of the id within 24 hours.
 	//
 	// Code: NOT_FOUND. Metadata: `prepare_id`. Example: `{prepare_id: "p-12"}`.
 	ErrorReason_ERROR_REASON_PREPARE_NOT_FOUND ErrorReason = 9
 	// A tool result answers a call that never existed, or that an edit or restore removed (R3).
 	//
 	// Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `removed_by` (the revision
-	// that removed the call, if one did). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
+	// that removed the call, if one did), `row_id` (the host's, where it keeps the transcript). Example: `{call_id: "call_9", row: "0", removed_by: "17"}`.
 	ErrorReason_ERROR_REASON_UNKNOWN_TOOL_CALL ErrorReason = 10
 	// A tool result answers a call that has its final result (R3).
 	//
-	// Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset`. Example:
+	// Code: FAILED_PRECONDITION. Metadata: `call_id`, `row` (its place in the input), `result_offset` (of a host's list
+	// the place of the result there, or its offset in the archive), `row_id` (the host's, where it keeps the transcript).
+	// Example:
 	// `{call_id: "call_9", row: "0", result_offset: "112"}`.
 	ErrorReason_ERROR_REASON_DUPLICATE_TOOL_RESULT ErrorReason = 11
-	// An append carries a summary, or a pin names one: summaries are the sidecar's own (R6).
+	// An append carries a summary, or a pin names one: summaries are the sidecar's own (R6). In a transcript that the
+	// host keeps: one of no issued record, or of a projection that is not committed (H2).
 	//
-	// Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), or `offset`, or `first_offset` and
-	// `last_offset`. Example: `{row: "3"}`.
+	// Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input) and `row_id` (the host's, where it keeps the
+	// transcript), or `offset`, or `first_offset` and `last_offset`. Example: `{row: "3"}`.
 	ErrorReason_ERROR_REASON_SUMMARY_ROW_REFUSED ErrorReason = 12
 	// An assistant row has no blocks (R4).
 	//
-	// Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input). Example: `{row: "0"}`.
+	// Code: INVALID_ARGUMENT. Metadata: `row` (its place in the input), `row_id` (the host's, where it keeps the
+	// transcript). Example: `{row: "0"}`.
 	ErrorReason_ERROR_REASON_EMPTY_ASSISTANT_ROW ErrorReason = 13
 	// The version of a keyed system row is not above the current one.
 	//
@@ -165,7 +170,8 @@ const (
 	//
 	// Code: INVALID_ARGUMENT. Metadata: none. Example: `{}`.
 	ErrorReason_ERROR_REASON_PAGE_TOKEN_MISMATCH ErrorReason = 31
-	// A message is over the server's size (W5): stream, or raise the limit.
+	// A message is over the server's size (W5): stream, or raise the limit. Where it is the answer of a
+	// `PrepareRequest`, repeat the call under its `request_id` with the reply mode `EDITS`, or `NONE` and `ListRows`.
 	//
 	// Code: RESOURCE_EXHAUSTED. Metadata: `size`, `maximum`, in bytes, or the store's `cause`. Example: `{size:
 	// "20971520", maximum: "16777216"}`.
@@ -173,7 +179,8 @@ const (
 	// Raw JSON is not valid for its format (W4).
 	//
 	// Code: INVALID_ARGUMENT. Metadata: what applies of `field` (of the request), `path` (in the JSON), `position` (its
-	// byte), `line` and `lines` (of an import), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
+	// byte), `line` and `lines` (of an import), `rule` and `faults` (of an import that does not verify: the first thing
+	// that does not hold, and how many), `expected`, `given`. Example: `{path: "$[3].role", expected: "system,
 	// developer, user, assistant, tool or function"}`.
 	ErrorReason_ERROR_REASON_FORMAT_INVALID ErrorReason = 33
 	// A key is required and none, or an unknown one, was given.
@@ -204,8 +211,8 @@ const (
 	ErrorReason_ERROR_REASON_NOT_READY ErrorReason = 39
 	// The RPC, or what the request asks of it, is part of the contract and not built yet.
 	//
-	// Code: UNIMPLEMENTED. Metadata: `method` or `format`, and what it `will` do. Example: `{method: "GetMemory", will:
-	// "read one memory entry"}`.
+	// Code: UNIMPLEMENTED. Metadata: `method`, of a knob its name, and what it `will` do. Example: `{method:
+	// "GetCheckpoint", will: "read one checkpoint"}`.
 	ErrorReason_ERROR_REASON_NOT_YET ErrorReason = 40
 	// Stored data does not hold together; `VerifySession` lists what.
 	//

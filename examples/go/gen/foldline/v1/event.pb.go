@@ -44,7 +44,7 @@ const (
 	EventKind_EVENT_KIND_DID_NOT_FIT_RECORDED EventKind = 6
 	// A checkpoint was saved.
 	EventKind_EVENT_KIND_CHECKPOINT_SAVED EventKind = 7
-	// Memory does less than it should.
+	// Memory does less than it should, or is whole again.
 	EventKind_EVENT_KIND_MEMORY_DEGRADED EventKind = 8
 	// An open run was closed so that another could open.
 	EventKind_EVENT_KIND_RUN_SUPERSEDED EventKind = 9
@@ -897,7 +897,7 @@ func (x *CheckpointSaved) GetCheckpoint() *Checkpoint {
 	return nil
 }
 
-// Memory does less than it should (M8, M9).
+// Memory does less than it should (M8, M9), or is whole again.
 type MemoryDegraded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Entries without vectors.
@@ -905,7 +905,9 @@ type MemoryDegraded struct {
 	// Entries set aside as bad.
 	QuarantinedEntries int64 `protobuf:"varint,2,opt,name=quarantined_entries,json=quarantinedEntries,proto3" json:"quarantined_entries,omitempty"`
 	// What is wrong, for developers. At most 4 096 bytes.
-	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// True once it is whole again.
+	Recovered     bool `protobuf:"varint,4,opt,name=recovered,proto3" json:"recovered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -959,6 +961,13 @@ func (x *MemoryDegraded) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *MemoryDegraded) GetRecovered() bool {
+	if x != nil {
+		return x.Recovered
+	}
+	return false
 }
 
 // An open run was closed as failed so that another could open (L4).
@@ -1089,11 +1098,12 @@ const file_foldline_v1_event_proto_rawDesc = "" +
 	"\x0fCheckpointSaved\x127\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\v2\x17.foldline.v1.CheckpointR\n" +
-	"checkpoint\"\x8e\x01\n" +
+	"checkpoint\"\xac\x01\n" +
 	"\x0eMemoryDegraded\x12'\n" +
 	"\x0fpending_entries\x18\x01 \x01(\x03R\x0ependingEntries\x12/\n" +
 	"\x13quarantined_entries\x18\x02 \x01(\x03R\x12quarantinedEntries\x12\"\n" +
-	"\amessage\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\amessage\"\x85\x01\n" +
+	"\amessage\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\amessage\x12\x1c\n" +
+	"\trecovered\x18\x04 \x01(\bR\trecovered\"\x85\x01\n" +
 	"\rRunSuperseded\x12,\n" +
 	"\rclosed_run_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\vclosedRunId\x12,\n" +
 	"\ropened_run_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\vopenedRunId\x12\x18\n" +

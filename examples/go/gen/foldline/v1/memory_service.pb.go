@@ -32,7 +32,11 @@ type SearchMemoryRequest struct {
 	Query string `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
 	// Most hits, 1 to 20; others fail with `MEMORY_LIMIT_EXCEEDED`, naming the range (M5). Absent: 5.
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// Least score of a hit, 0 to 1. Absent: any.
+	// Least score of a hit, 0 to 1. Absent: any. With `memory.fusion` `MIN_MAX` a score is a weighted mean: of the
+	// lexical part (weight 1), which is 1 for the best match if it holds every word of the query, of the cosine of
+	// query and entry (1.5), and of the speakers, days and times that the query names, if any. What is found by meaning
+	// alone has at most 0.6. With `RRF` it is 1 for the first of both rankings, and 0.5 or more for the first of one.
+	// Without an embedder the cosine is left out. Entries that end in a question, and further ones of one row, get less.
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Restricts the entries. Absent: none is left out.
 	Filter *MemoryFilter `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`

@@ -39,7 +39,8 @@ const (
 	Format_FORMAT_ANTHROPIC_MESSAGES Format = 3
 	// Google generateContent: `{systemInstruction, contents}`.
 	Format_FORMAT_GOOGLE_GENAI Format = 4
-	// Foldline's own rows as JSON.
+	// Foldline's own rows: an array of the bodies of `Row`, tagged by `type` as their blocks are, such as
+	// `[{"type":"user","content":[{"type":"text","text":"hi"}]}]`; bytes are base64.
 	Format_FORMAT_CANONICAL Format = 5
 )
 
@@ -2127,7 +2128,7 @@ type RawMessages struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Format of `json`. Required.
 	Format Format `protobuf:"varint,1,opt,name=format,proto3,enum=foldline.v1.Format" json:"format,omitempty"`
-	// A JSON array of messages, or one message; with `CANONICAL`, Foldline's own rows. 1 byte to 16 MiB.
+	// A JSON array of messages, one message, or the object that the format puts them in. 1 byte to 16 MiB.
 	Json          []byte `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,8 +27,8 @@ const (
 // Asks for a session to be created.
 type CreateSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the host's choice, 1 to 128 of `A-Z a-z 0-9 . _ : @ ~ -`, beginning with a letter or digit. Empty: the
-	// sidecar gives one.
+	// Id of the host's choice, 1 to 128 of `A-Z a-z 0-9 . _ : @ / + = ~ -`, beginning with a letter or digit. Empty:
+	// the sidecar gives one.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Model the session is for.
 	Model *ModelRef `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
@@ -665,7 +665,7 @@ type ForkSessionRequest struct {
 	//	*ForkSessionRequest_Revision
 	//	*ForkSessionRequest_Offset
 	Point isForkSessionRequest_Point `protobuf_oneof:"point"`
-	// Labels of the fork. At most 64 pairs.
+	// Labels of the fork; those of the session do not come along. At most 64 pairs.
 	Labels        map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -759,12 +759,13 @@ type isForkSessionRequest_Point interface {
 }
 
 type ForkSessionRequest_Revision struct {
-	// Revision the fork holds.
+	// Revision the fork holds; 0 is the empty transcript. Unknown ones fail with `REVISION_NOT_FOUND`.
 	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3,oneof"`
 }
 
 type ForkSessionRequest_Offset struct {
-	// Offset the fork holds last: the last revision before a later row.
+	// Offset the fork holds last: the last revision before a later row. Rows that were appended together stay
+	// together, so that the fork may end before it.
 	Offset uint64 `protobuf:"varint,5,opt,name=offset,proto3,oneof"`
 }
 

@@ -55,8 +55,10 @@ type SessionServiceClient interface {
 	// Deletes a session with rows, archive, memory and events, for good; cancels a running fold. Idempotent by
 	// `request_id`.
 	DeleteSession(ctx context.Context, in *DeleteSessionRequest, opts ...grpc.CallOption) (*DeleteSessionResponse, error)
-	// Makes a session that holds another up to a revision (X3). Idempotent by `request_id`. Until it is built,
-	// answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Makes a session that holds another up to a revision (X3): archive, history, memory, pins, policy and cadence.
+	// Events, usage and an open run stay behind: the run's id is spent in the fork, and another run continues it.
+	// Idempotent by `request_id`. Fails with `SESSION_EXISTS` where the tenant has the id already, and with
+	// `FOLD_IN_PROGRESS` where a fork of the current revision waited for a fold until the deadline (L2).
 	ForkSession(ctx context.Context, in *ForkSessionRequest, opts ...grpc.CallOption) (*ForkSessionResponse, error)
 	// Appends rows outside a model call, all or none (R1). Idempotent by `request_id`.
 	AppendRows(ctx context.Context, in *AppendRowsRequest, opts ...grpc.CallOption) (*AppendRowsResponse, error)
@@ -292,8 +294,10 @@ type SessionServiceServer interface {
 	// Deletes a session with rows, archive, memory and events, for good; cancels a running fold. Idempotent by
 	// `request_id`.
 	DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error)
-	// Makes a session that holds another up to a revision (X3). Idempotent by `request_id`. Until it is built,
-	// answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Makes a session that holds another up to a revision (X3): archive, history, memory, pins, policy and cadence.
+	// Events, usage and an open run stay behind: the run's id is spent in the fork, and another run continues it.
+	// Idempotent by `request_id`. Fails with `SESSION_EXISTS` where the tenant has the id already, and with
+	// `FOLD_IN_PROGRESS` where a fork of the current revision waited for a fold until the deadline (L2).
 	ForkSession(context.Context, *ForkSessionRequest) (*ForkSessionResponse, error)
 	// Appends rows outside a model call, all or none (R1). Idempotent by `request_id`.
 	AppendRows(context.Context, *AppendRowsRequest) (*AppendRowsResponse, error)

@@ -83,7 +83,8 @@ type ListAgentToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tools. At most 16.
 	Tools []*AgentTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// The same as JSON of the format, ready to join the host's own. At most 1 MiB.
+	// The same as a JSON array of the format, ready to join the host's own; in `CANONICAL` each has `name`, `description`
+	// and `input_schema`. At most 1 MiB.
 	ToolsJson     []byte `protobuf:"bytes,2,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,11 +29,10 @@ const (
 //
 // Hands out and runs the agent's own tools (K5). Every RPC needs a key of the session's tenant.
 type ToolServiceClient interface {
-	// Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing. Until it is
-	// built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing.
 	ListAgentTools(ctx context.Context, in *ListAgentToolsRequest, opts ...grpc.CallOption) (*ListAgentToolsResponse, error)
 	// Runs a tool by name and JSON arguments. Idempotent by `request_id`. A failure of the tool is an answer with
-	// `is_error`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// `is_error`.
 	CallAgentTool(ctx context.Context, in *CallAgentToolRequest, opts ...grpc.CallOption) (*CallAgentToolResponse, error)
 }
 
@@ -71,11 +70,10 @@ func (c *toolServiceClient) CallAgentTool(ctx context.Context, in *CallAgentTool
 //
 // Hands out and runs the agent's own tools (K5). Every RPC needs a key of the session's tenant.
 type ToolServiceServer interface {
-	// Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing. Until it is
-	// built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Lists the tools that the session's policy allows, as JSON of a provider format. Changes nothing.
 	ListAgentTools(context.Context, *ListAgentToolsRequest) (*ListAgentToolsResponse, error)
 	// Runs a tool by name and JSON arguments. Idempotent by `request_id`. A failure of the tool is an answer with
-	// `is_error`. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// `is_error`.
 	CallAgentTool(context.Context, *CallAgentToolRequest) (*CallAgentToolResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
