@@ -13,7 +13,8 @@ def sidecar_owned(session: Session) -> None:
     Raises:
         FoldlineError: FIELD_VALIDATION naming the ownership that is needed.
     """
-    _require(session, Ownership.SIDECAR_OWNED, "its host keeps the transcript and sends it to CompactTranscript")
+    why = "its host keeps the transcript and sends it to CompactTranscript or CheckPressure"
+    _require(session, Ownership.SIDECAR_OWNED, why)
 
 
 def host_owned(session: Session) -> None:

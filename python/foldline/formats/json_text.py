@@ -40,13 +40,18 @@ def loads(data: bytes, what: str = "json") -> tuple[Json, int]:
         found = _POSITION.search(str(error))
         position = int(found.group(1)) if found else len(data)
         raise FoldlineError(
-            Reason.FORMAT_INVALID, f"{what} is malformed JSON at byte {position} of {len(data)}: {error}",
+            Reason.FORMAT_INVALID, f"{what} is malformed JSON at byte {position} of {len(data)}: {_fault(error)}",
             field=what, position=position,
         ) from None  # fmt: skip
     except RecursionError:
         raise FoldlineError(Reason.FORMAT_INVALID, f"{what} is nested too deep", field=what) from None
     except InvalidOperation:
         raise FoldlineError(Reason.FORMAT_INVALID, f"{what} holds a number out of range", field=what) from None
+
+
+def _fault(error: msgspec.DecodeError) -> str:
+    """What is wrong, without what the message around it says already."""
+    return _POSITION.sub("", str(error)).removeprefix("JSON is malformed: ").strip()
 
 
 def loads_or(given: str, default: Json) -> Json:
