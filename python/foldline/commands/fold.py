@@ -18,7 +18,7 @@ from foldline.commands.draft import Draft
 from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, FoldRequest, Progress, Written
 from foldline.commands.live import LiveSession
 from foldline.commands.proving import fail, finish
-from foldline.commands.services import Services
+from foldline.commands.services import ANSWER_SECONDS, Services
 from foldline.commands.summarizing import EXTERNAL, write
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
@@ -27,8 +27,6 @@ from foldline.engine.planning import would_fit
 
 log = structlog.get_logger(__name__)
 
-ANSWER_SECONDS = 0.2
-"""What a caller keeps of its deadline to be answered in (W9)."""
 _MANUAL = (Trigger.MANUAL, Trigger.CHECKPOINT)
 
 

@@ -17,7 +17,7 @@ from foldline.commands.inputs import RowsInput, read_input
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.ownership import sidecar_owned
-from foldline.commands.services import Caller, Services
+from foldline.commands.services import ANSWER_SECONDS, Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import snapshot_of
 from foldline.domain.changes import replace

@@ -24,6 +24,8 @@ WEIGHTED_BYTES = "weighted_bytes"
 """Estimator name where no vocabulary is embedded (4.5)."""
 
 
+ANSWER_SECONDS = 0.2
+"""What a caller that waits keeps of its deadline to be answered in (W9)."""
 MAX_FACTORS = 4096
 """Learned factors held in memory; further ones are read when they are needed."""
 

@@ -360,7 +360,7 @@ def test_a_panic_of_the_core_is_an_internal_error_not_a_hang(tmp_path: Path) -> 
         request.policy.auto_compact_threshold = 500
         client.session.UpdateSession(request)
         found = refused(
-            client.compaction.CompactSession, compaction_service_pb2.CompactSessionRequest(session_id="s"), timeout=10
+            client.compaction.CompactSession, compaction_service_pb2.CompactSessionRequest(session_id="s"), timeout=60
         )
         assert (found.code, found.reason) == ("INTERNAL", "INTERNAL")
         assert "bounds" not in repr(found)
