@@ -10,7 +10,6 @@ import msgspec
 from foldline import _core
 from foldline.commands import ahead
 from foldline.commands.draft import chained, commit, measured, media_tokens
-from foldline.commands.fold import ANSWER_SECONDS
 from foldline.commands.folded_calls import folded_calls
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import RowsInput, read_input
