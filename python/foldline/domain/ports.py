@@ -385,6 +385,10 @@ class Store(StoreReads, Protocol):
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
 
+    def merge_segments(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Upkeep of the lexical index, in short transactions: searches of a scope then cost what it holds, whatever
+        the number of folds that published it. For one thread at a time."""
+
     def tell_memory(self, reports: Sequence[MemoryReport]) -> list[int]:
         """Writes a MEMORY_DEGRADED event for each session whose log says something else yet; returns their keys (§13).
 

@@ -105,20 +105,12 @@ class Backfill:
 
     Args:
         condition: told of whatever changes what search can do.
-        upkeep: run before embedding, with what to ask whether to stop.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        holder: EmbedderHolder,
-        condition: Condition,
-        upkeep: Callable[[Callable[[], bool]], None] = lambda stopping: None,
-    ) -> None:
+    def __init__(self, store: Store, holder: EmbedderHolder, condition: Condition) -> None:
         self._store = store
         self._holder = holder
         self._condition = condition
-        self._upkeep = upkeep
         self._changed = threading.Condition()
         self._asked = self._done = 0
         self._suspected = False
@@ -168,7 +160,7 @@ class Backfill:
             if self._stopping:
                 return
             try:
-                self._upkeep(lambda: self._stopping)
+                self._store.merge_segments(lambda: self._stopping)
                 self._drain()
             except Exception as error:
                 if self._stopping:

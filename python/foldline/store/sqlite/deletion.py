@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from foldline.domain.ports import StoredRequest
-from foldline.store.sqlite import memory, projections, writes
+from foldline.store.sqlite import memory, projections, segments, writes
 from foldline.store.sqlite.sharing import give_up
 
 CHUNK = 500
@@ -43,7 +43,7 @@ def marked(db: sqlite3.Connection) -> list[int]:
 
 def remove_chunk(db: sqlite3.Connection, key: int) -> bool:
     """Removes some of what a marked session has; False when all of it is gone, the session itself with it."""
-    if memory.remove_entries(db, key, CHUNK) or memory.remove_index(db, key, CHUNK) or _remove_rows(db, key):
+    if memory.remove_entries(db, key, CHUNK) or segments.remove(db, key, CHUNK) or _remove_rows(db, key):
         return True
     for table, columns in _TABLES.items():
         removed = db.execute(

@@ -16,6 +16,7 @@ from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.folding import OffsetRange
 from foldline.domain.memory import MemoryEntry, MemoryFilter, MemoryHealth, StoredEntry
 from foldline.store.lexical import ScopeSize, Segment, rank, segment, stems
+from foldline.store.sqlite import segments
 from foldline.store.sqlite.sharing import give_up
 
 _NUMBER = "coalesce(e.origin, e.id)"
@@ -61,13 +62,12 @@ def insert_entries(
     given = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'memory_entry'").fetchone()
     first = given[0] + 1 if given else 1
     db.executemany(
-        "INSERT INTO memory_entry "
-        "(id, session_key, offset, chunk, visible, kind, role, byte_start, byte_end, length, call_id, create_time) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO memory_entry (id, session_key, offset, chunk, visible, kind, role, byte_start, byte_end, length, "
+        "call_id, create_time, revision) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 entry_id, key, e.offset, e.chunk, visible, e.kind.value, e.role.value, e.byte_start, e.byte_end, length,
-                e.call_id, e.create_time,
+                e.call_id, e.create_time, revision,
             )
             for entry_id, ((e, visible), length) in enumerate(zip(entries, index.lengths, strict=True), first)
         ],
@@ -76,10 +76,7 @@ def insert_entries(
         "INSERT INTO memory_text (entry_id, terms, context, text) VALUES (?, ?, ?, ?)",
         [(entry_id, e.terms, e.context, e.text) for entry_id, (e, _) in enumerate(entries, first)],
     )
-    db.execute(
-        "INSERT INTO memory_segment (session_key, segment, entries, length, revision) VALUES (?, ?, ?, ?, ?)",
-        (key, first, len(entries), sum(index.lengths), revision),
-    )
+    segments.insert(db, key, segments.Part(first, first, len(entries), sum(index.lengths), revision, revision))
     db.executemany(
         "INSERT INTO memory_posting (segment, stem, postings) VALUES (?, ?, ?)",
         [(first, stem, postings) for stem, postings in index.postings.items()],
@@ -88,18 +85,13 @@ def insert_entries(
 
 def share(db: sqlite3.Connection, source: int, key: int, revision: int) -> None:
     """Gives a fork the entries that were published up to a revision, visible or not (X3)."""
-    db.execute(
-        "INSERT INTO memory_segment (session_key, segment, entries, length, revision) "
-        "SELECT ?, segment, entries, length, revision FROM memory_segment WHERE session_key = ? AND revision <= ?",
-        (key, source, revision),
-    )
+    segments.share(db, source, key, revision)
     db.execute(
         "INSERT INTO memory_entry (session_key, offset, chunk, visible, embedder, kind, role, byte_start, byte_end, "
-        "length, call_id, create_time, origin) "
+        "length, call_id, create_time, revision, origin) "
         "SELECT ?, e.offset, e.chunk, e.visible, e.embedder, e.kind, e.role, e.byte_start, e.byte_end, "
-        f"e.length, e.call_id, e.create_time, {_NUMBER} FROM memory_entry e WHERE e.session_key = ? AND ("
-        f"SELECT s.revision FROM memory_segment s WHERE s.session_key = e.session_key AND s.segment <= {_NUMBER} "
-        "ORDER BY s.segment DESC LIMIT 1) <= ?",
+        f"e.length, e.call_id, e.create_time, e.revision, {_NUMBER} FROM memory_entry e "
+        "WHERE e.session_key = ? AND e.revision <= ?",
         (key, source, revision),
     )
 
@@ -127,8 +119,7 @@ class _Ranges:
 def drop(db: sqlite3.Connection, key: int) -> int:
     """Removes all memory of a session: entries with their text and vectors, and the index; returns how many entries."""
     entries = remove_entries(db, key, -1)
-    while remove_index(db, key, -1):
-        pass
+    segments.remove(db, key, -1)
     return entries
 
 
@@ -140,34 +131,6 @@ def remove_entries(db: sqlite3.Connection, key: int, limit: int) -> int:
     for table, column in (("memory_vector", "entry_id"), ("memory_text", "entry_id"), ("memory_entry", "id")):
         db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)
     return len(ids)
-
-
-def remove_index(db: sqlite3.Connection, key: int, limit: int) -> bool:
-    """Removes at most ``limit`` rows of a session's index, all if it is negative; False when nothing is left.
-
-    Postings go with the last session that has their segment.
-    """
-    left = limit
-    while left:
-        found = db.execute(
-            "SELECT s.segment, NOT EXISTS (SELECT 1 FROM memory_segment o WHERE o.segment = s.segment "
-            "AND o.session_key <> s.session_key) FROM memory_segment s WHERE s.session_key = ? LIMIT 1",
-            (key,),
-        ).fetchone()
-        if found is None:
-            return left != limit
-        segment_id, last = found
-        if last:
-            left -= db.execute(
-                "DELETE FROM memory_posting WHERE (segment, stem) IN "
-                "(SELECT segment, stem FROM memory_posting WHERE segment = ? LIMIT ?)",
-                (segment_id, left),
-            ).rowcount
-        if left:
-            left -= db.execute(
-                "DELETE FROM memory_segment WHERE session_key = ? AND segment = ?", (key, segment_id)
-            ).rowcount
-    return True
 
 
 def put_vectors(db: sqlite3.Connection, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
@@ -192,7 +155,7 @@ def search(
         f"SELECT {_NUMBER}, e.length FROM memory_entry e WHERE e.session_key = ? AND e.visible = 0", (key,)
     ).fetchall()
     rows = db.execute(
-        "SELECT p.segment, p.stem, p.postings "
+        "SELECT s.first, p.stem, p.postings "
         "FROM memory_segment s CROSS JOIN json_each(?) q CROSS JOIN memory_posting p "
         "ON p.segment = s.segment AND p.stem = q.value WHERE s.session_key = ?",
         (json.dumps(stems(terms)), key),

@@ -17,7 +17,7 @@ from foldline.domain.session import Session
 from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
-from foldline.store.sqlite import deletion, forking, memory, projections, writes
+from foldline.store.sqlite import deletion, forking, memory, projections, segments, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
@@ -203,6 +203,34 @@ class SqliteStore(SqliteReads):
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
         self._write(lambda db: memory.put_vectors(db, identity, vectors))
+
+    def merge_segments(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Merges small segments of the lexical index and removes what is left of earlier ones (M4).
+
+        For one thread at a time. Each transaction is of a few rows, so that nobody waits long behind it.
+        """
+        while not stopping() and (self._sweep() or self._merge(stopping)):
+            pass
+
+    def _sweep(self) -> bool:
+        with self._reading() as db:
+            segment = segments.garbage(db)
+        if segment is not None:
+            self._write(lambda db: segments.sweep(db, segment))
+        return segment is not None
+
+    def _merge(self, stopping: Callable[[], bool]) -> bool:
+        with self._snapshot() as db:
+            merge = segments.due(db)
+        if merge is None or len(merge.parts) < 2:
+            return False
+        number = self._write(lambda db: segments.begin(db, merge))
+        for start in range(0, len(merge.postings), segments.ROWS):
+            part = merge.postings[start : start + segments.ROWS]
+            if stopping() or not self._write(lambda db, part=part: segments.write(db, number, part)):  # type: ignore[misc]
+                return True
+        self._write(lambda db: segments.finish(db, number, merge))
+        return True
 
     def tell_memory(self, reports: Sequence[MemoryReport]) -> list[int]:
         """Writes a MEMORY_DEGRADED event for each session whose log says something else yet; returns their keys."""
