@@ -178,7 +178,9 @@ def entries_by_id(db: sqlite3.Connection, key: int, ids: Sequence[int]) -> list[
         stored.id: stored
         for stored in _stored(
             db.execute(
-                f"SELECT {_ENTRY} FROM {_FROM} WHERE e.id IN ({_WANTED}) AND e.session_key = ?2 AND e.visible = 1",
+                # CROSS JOIN: from the few wanted to their rows, not over all that the session shows.
+                f"SELECT {_ENTRY} FROM ({_WANTED}) w CROSS JOIN memory_entry e ON e.id = w.value "
+                f"AND e.session_key = ?2 AND e.visible = 1 JOIN memory_text t ON t.entry_id = {_NUMBER}",
                 (json.dumps(list(ids)), key),
             )
         )
