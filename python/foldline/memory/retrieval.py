@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
+from heapq import merge
+from itertools import islice
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from foldline.memory.search import Ranked
 from foldline.memory.terms import coverage
 
 LEXICAL_LIMIT = 1000
+SORTED = 128
 READ = 50
 """Entries whose texts are read before they are ranked: enough that what a text says can lift it among the 20 that a
 query may ask for.
@@ -63,8 +66,10 @@ def ranked(
         scores = np.where(allowed, scores, np.float32(0))
     order = _best_first(scores)
     if query.fusion == MemoryFusion.MIN_MAX:
-        scores = _read(reads, key, scope, question, days, order[:READ], Part(scores, part.weight))
-        order = _best_first(scores)
+        best = np.fromiter(islice(order, READ), np.int64)
+        scores = _read(reads, key, scope, question, days, best, Part(scores, part.weight))
+        # What was not read keeps its order: all of it was scaled alike.
+        order = merge(best[np.lexsort((-best, -scores[best]))], order, key=lambda at: (-scores[at], -at))
     last = len(scope.ids) - 1
     for at in order:
         yield Ranked(
@@ -77,9 +82,14 @@ def ranked(
         )
 
 
-def _best_first(scores: Floats) -> np.ndarray:
+def _best_first(scores: Floats) -> Iterator[int]:
+    """Places of the entries with a score, best first; sorts no more of them than are asked for."""
     found = np.flatnonzero(scores > 0)
-    return found[np.lexsort((-found, -scores[found]))]
+    while len(found):
+        floor = np.partition(scores[found], -SORTED)[-SORTED] if len(found) > SORTED else 0
+        upper = found[scores[found] >= floor]
+        yield from upper[np.lexsort((-upper, -scores[upper]))]
+        found = found[scores[found] < floor]
 
 
 def _words(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, question: Question) -> Part:
