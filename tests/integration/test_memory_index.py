@@ -73,13 +73,13 @@ class Scope:
     def ask(self, text: str, by: MemoryIndex = MemoryIndex.AUTO, limit: int = 20, **more: object) -> MemoryAnswer:
         return self.memory.search(self.session, MemoryQuery(text, limit=limit, index=by, max_tokens=10**6, **more))  # type: ignore[arg-type]
 
-    def recall(self, questions: int = 20, **more: object) -> float:
+    def recall(self, questions: int = 20, by: MemoryIndex = MemoryIndex.AUTO, **more: object) -> float:
         """Of what exact search gives, what the other gives; scores must be the same where both give it."""
         found = wanted = 0
         for _ in range(questions):
             text = " ".join(self.random.choice(WORDS, 3))
             exact = {(h.entry.offset, h.entry.chunk): h for h in self.ask(text, MemoryIndex.EXACT, **more).hits}
-            answer = self.ask(text, **more)
+            answer = self.ask(text, by, **more)
             assert answer.degraded == ""
             hits = {(h.entry.offset, h.entry.chunk): h for h in answer.hits}
             assert len(hits) == len(answer.hits)

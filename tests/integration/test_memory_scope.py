@@ -160,8 +160,8 @@ def test_m6_one_entry_is_read_by_its_place(client: Client, name: str) -> None:
         assert get(host, offset, chunk).entry == entry
     (offset, chunk), entry = next(iter(found.items()))
     assert not get(host, offset, chunk + 1).HasField("entry")
-    row = client.session.ReadRow(session_service_pb2.ReadRowRequest(session_id=name, offset=offset))
-    assert row.text.encode()[entry.byte_range.start : entry.byte_range.end].decode() == entry.text
+    request = session_service_pb2.ReadRowRequest(session_id=name, offset=offset, range=entry.byte_range)
+    assert client.session.ReadRow(request).text == entry.text
     assert not get(host, host.offsets()[-1]).HasField("entry"), "its row is active"
 
 

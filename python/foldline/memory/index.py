@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from foldline.domain.enums import MemoryIndex
 from foldline.domain.memory import MemoryFilter
@@ -37,6 +38,8 @@ Positions = npt.NDArray[np.intp]
 Ids = npt.NDArray[np.int64]
 Name = tuple[int, str, bool]
 """Of a scope: the session's key, the embedder's identity, whether it is to be exact."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,25 +108,31 @@ class Scope:
             if some <= EXACT or some * SPREAD < self.graph.count:
                 self._look_up(reads, question, np.flatnonzero(inside), found)
             else:
-                floor = self._near(question, inside, some, found)
+                floor = self._near(reads, question, inside, some, found)
                 likely = np.flatnonzero(inside & (lexical > 0) & (found == 0))
                 if len(likely) > LIKELY:
                     likely = likely[np.argpartition(-lexical[likely], LIKELY)[:LIKELY]]
                 self._look_up(reads, question, likely, found)
         return found.clip(0, 1), floor
 
-    def _near(self, question: Floats, inside: Bools, some: int, found: Floats) -> float:
-        """Cosines of what the graph finds near; returns that of the farthest."""
+    def _near(self, reads: StoreReads, question: Floats, inside: Bools, some: int, found: Floats) -> float:
+        """Cosines of what the graph finds near; returns that of the farthest. All of them, where the graph fails."""
         assert self.graph is not None
-        wanted = min(some, NEAREST)
-        k = int(wanted * 1.1 * self.graph.count / some) + 1
-        labels, cosines = self.graph.nearest(question, k)
+        k = int(min(some, NEAREST) * 1.1 * self.graph.count / some) + 1
+        try:
+            labels, cosines = self.graph.nearest(question, k)
+        except Exception as error:
+            log.error("memory index failed a search, which went on without it", exc_info=error)
+            labels, cosines = self.labels[:0], found[:0]
+        if 2 * len(labels) < min(k, self.graph.count):
+            self._look_up(reads, question, np.flatnonzero(inside), found)
+            return 0.0
         by_label, held = self.by_label
         first, last = np.searchsorted(held, labels, "left"), np.searchsorted(held, labels, "right")
         counts = last - first
         at = by_label[np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)]
         found[at] = np.where(inside[at], np.repeat(cosines, counts), 0)
-        return float(cosines[-1]) if len(cosines) and len(cosines) < self.graph.count else 0.0
+        return float(cosines[-1]) if len(cosines) < self.graph.count else 0.0
 
     def _look_up(self, reads: StoreReads, question: Floats, at: Positions, found: Floats) -> None:
         """Exact cosines of some entries, whose vectors the store gives."""

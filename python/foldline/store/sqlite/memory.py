@@ -244,11 +244,11 @@ def visible_offsets(db: sqlite3.Connection, key: int) -> set[int]:
 
 
 def vectors(db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[int] | None) -> list[tuple[int, bytes]]:
-    """(entry id, vector) of visible entries whose vector is of ``identity``, by id."""
+    """(entry id, vector) of visible entries whose vector is of ``identity``."""
     condition = "" if wanted is None else f" AND e.id IN ({_WANTED})"
     return db.execute(
         f"SELECT v.entry_id, v.vector FROM memory_entry e JOIN memory_vector v ON v.entry_id = {_NUMBER} "
-        f"WHERE e.session_key = ?2 AND e.visible = 1 AND e.embedder = ?3{condition} ORDER BY v.entry_id",
+        f"WHERE e.session_key = ?2 AND e.visible = 1 AND e.embedder = ?3{condition}",
         ("" if wanted is None else json.dumps(list(wanted)), key, _embedder(db, identity)),
     ).fetchall()
 
