@@ -1,4 +1,4 @@
-"""The embedded model: all-MiniLM-L6-v2 with int8 weights, offline, from files that are verified before use."""
+"""The embedded model (M8): all-MiniLM-L6-v2 with int8 weights, offline, from files that are verified before use."""
 
 from __future__ import annotations
 
