@@ -289,8 +289,8 @@ class StoreReads(Protocol):
         """Visible entries that pass ``where``, by (offset, chunk), after ``after``; (0, 0) starts (M7)."""
 
     def memory_vectors(self, key: int, identity: str, ids: Sequence[int] | None = None) -> list[tuple[int, bytes]]:
-        """(entry id, vector) of visible entries, of these ``ids`` only if given, whose vector is of ``identity``, in any
-        order.
+        """(entry id, vector) of visible entries, of these ``ids`` only if given, whose vector is of ``identity``,
+        in any order.
 
         Quarantined entries have an empty vector (M9).
         """
