@@ -14,9 +14,11 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.memory import backfill, endpoint
 from foldline.memory.endpoint import EmbedderDown, Endpoint
 from foldline.server import app
-from foldline.v1 import admin_service_pb2, event_pb2
+from foldline.v1 import admin_service_pb2, compaction_pb2, event_pb2, warning_pb2
 
 from tests.integration.host import Host
+from tests.integration.test_ahead import cross, near
+from tests.integration.test_ahead import settings as ahead_settings
 from tests.support.embeddings import FakeEmbeddings
 from tests.support.requests import assistant, user
 from tests.support.server import Client, config_of, running_server, served_process, until
@@ -191,6 +193,20 @@ def test_m8_an_endpoint_that_is_down_at_start_is_waited_for(tmp_path: Path, fake
         assert embedded(host)
         assert until(lambda: not host.search("walnut").degraded)
         assert [message for _, _, message in told(host)][1:] == ["memory is whole again"]
+
+
+def test_m8_a_fold_whose_entries_wait_for_an_endpoint_says_so(tmp_path: Path, fake: FakeEmbeddings) -> None:
+    """MEMORY_PENDING, beside the summary; nothing of the kind where the endpoint answers."""
+    with running_server(tmp_path, {**ahead_settings(tmp_path), **settings(fake)}) as client:
+        host = near(client, "fine", background={"enabled": False})
+        prepared = cross(host)
+        assert prepared.action == compaction_pb2.ACTION_SEND_FOLDED
+        assert warning_pb2.WARNING_CODE_MEMORY_PENDING not in [w.code for w in prepared.warnings]
+        assert embedded(host)
+        fake.go_down()
+        assert host.search("parser").degraded
+        host = near(client, "waits", background={"enabled": False})
+        assert warning_pb2.WARNING_CODE_MEMORY_PENDING in [w.code for w in cross(host).warnings]
 
 
 def test_m8_searches_notice_an_endpoint_that_went_away_when_nothing_is_pending(

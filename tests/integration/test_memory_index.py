@@ -48,7 +48,7 @@ class Scope:
         self.close()
         self._open()
 
-    def grow(self, count: int, copies: int = 0) -> None:
+    def grow(self, count: int, copies: int = 0, settle: float = 60) -> None:
         """Folds rows of random words, some of them copies of one."""
         made = [" ".join(self.random.choice(WORDS, 6)) for _ in range(count - copies)] + ["walnut cake"] * copies
         self.random.shuffle(made)
@@ -56,19 +56,19 @@ class Scope:
         if bodies:
             self.session = fold(self.store, self.memory, self.session, bodies)
         self.texts += made
-        self.settle()
+        self.settle(settle)
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = 60) -> None:
         self.memory.wake()
-        assert self.memory.settle(60)
+        assert self.memory.settle(seconds)
         # A search asks for the graph, and the next one after it was built asks for what came since.
         for _ in range(3):
             self.ask("word1")
-            assert self.memory.settle_index(60)
+            assert self.memory.settle_index(seconds)
 
-    def show(self, *ranges: tuple[int, ...]) -> None:
+    def show(self, *ranges: tuple[int, ...], settle: float = 60) -> None:
         self.session = show_only(self.store, self.session, ranges)  # type: ignore[arg-type]
-        self.settle()
+        self.settle(settle)
 
     def ask(self, text: str, by: MemoryIndex = MemoryIndex.AUTO, limit: int = 20, **more: object) -> MemoryAnswer:
         return self.memory.search(self.session, MemoryQuery(text, limit=limit, index=by, max_tokens=10**6, **more))  # type: ignore[arg-type]
@@ -328,3 +328,30 @@ def test_m3_any_history_of_a_scope_answers_as_exact_search_does(
             assert scope.recall(2) == 1.0
     finally:
         scope.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_m3_a_hundred_thousand_entries_answer_as_exact_search_does(make: Callable[..., Scope]) -> None:
+    """XK16: over the real crossover, within the real budget, with deletes, filters and restarts."""
+    scope = make(crossover=index.CROSSOVER, cache_bytes=1 << 28)
+    for _ in range(10):
+        scope.grow(10_000, settle=600)
+    assert scope.memory.graphs == 1
+    assert scope.recall(20) >= 0.98
+    for filtered in (
+        MemoryFilter(roles=(EntryRole.USER,)),
+        MemoryFilter(first_offset=50_000, last_offset=50_100),
+        MemoryFilter(last_offset=3_000),
+        MemoryFilter(first_offset=10**6),
+    ):
+        assert scope.recall(5, filter=filtered) >= 0.98
+    scope.show((20_001, 100_000), settle=600)
+    assert scope.recall(10) >= 0.98
+    assert all(hit.entry.offset > 20_000 for hit in scope.ask("word1 word2").hits)
+    scope.restart()
+    assert scope.recall(3) == 1.0, "searched exactly until the graph is there"
+    scope.settle(600)
+    assert scope.memory.graphs == 1
+    assert scope.recall(10) >= 0.98
+    assert scope.memory.cached_bytes <= 1 << 28

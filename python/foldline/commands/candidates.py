@@ -142,4 +142,7 @@ class Proposal:
             found.append(Warning_(WarningCode.SOURCE_FAILED, message))
         if self.session.memory_dropped:
             found.append(Warning_(WarningCode.MEMORY_DROPPED, "the fold published no entries: memory was dropped"))
+        elif problem := self.services.memory.problem:
+            message = f"what folded is found by words alone until it can be embedded: {problem}"
+            found.append(Warning_(WarningCode.MEMORY_PENDING, message))
         return tuple(found)

@@ -478,6 +478,10 @@ class Embedder(Protocol):
 class Memory(Protocol):
     """Recall (§10) over what folds have published."""
 
+    @property
+    def problem(self) -> str:
+        """Why nothing can be embedded now; empty where it can, or is not meant to be (M8)."""
+
     def project(
         self, rows: Sequence[Row], context: Sequence[Row], chunk_tokens: int, index_tool_results: bool
     ) -> tuple[MemoryEntry, ...]:

@@ -83,6 +83,10 @@ class MemoryService:
         return self._cache.graphs()
 
     @property
+    def problem(self) -> str:
+        return self._holder.problem if self._holder.configured else ""
+
+    @property
     def cached_bytes(self) -> int:
         """Bytes of vectors held in memory."""
         return self._cache.held
