@@ -64,7 +64,9 @@ def _dialogue(name: str, item: dict[str, Any]) -> Talk:
             rows.append(Row(len(rows) + 1, kind((TextBlock(text),), create_time=time_)))
     questions = []
     for asked in item["qa"]:
-        named = (ref for entry in asked["evidence"] for ref in re.findall(r"D\d+:\d+", entry))
+        # Some are written D:11:26 or D30:05.
+        found = (match for entry in asked["evidence"] for match in re.findall(r"D:?(\d+):0*(\d+)", entry))
+        named = (f"D{session}:{turn}" for session, turn in found)
         evidence = frozenset(offsets[ref] for ref in named if ref in offsets)
         if evidence and asked["category"] in CATEGORIES:
             questions.append(Question(asked["question"], CATEGORIES[asked["category"]], evidence))

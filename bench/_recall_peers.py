@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from foldline.domain.ports import Embedder
 
 from bench._recall import MOST_HITS, Search, Talk, text_of
 
@@ -50,11 +49,11 @@ def hashed_words(talks: Sequence[Talk]) -> Search:
     return _nearest({talk.name: np.stack([vector(text_of(row)) for row in talk.rows]) for talk in talks}, vector)
 
 
-def cosine(talks: Sequence[Talk], embedder: Embedder) -> Search:
+def cosine(talks: Sequence[Talk], embed: Callable[[Sequence[str]], list[bytes]]) -> Search:
     """Cosine of the default model's vectors alone."""
 
     def vector(text: str) -> Floats:
-        return np.frombuffer(embedder.embed([text])[0], "<f4")
+        return np.frombuffer(embed([text])[0], "<f4")
 
     return _nearest({talk.name: np.stack([vector(text_of(row)) for row in talk.rows]) for talk in talks}, vector)
 

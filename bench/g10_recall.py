@@ -150,7 +150,7 @@ def run(rounds: int = 1) -> dict[str, Any]:
                 kept.keep(
                     (texts[i], vector) for i, vector in store.memory_vectors(key, kept.embedder.identity, list(texts))
                 )
-    words, meaning = _recall_peers.bm25(talks), _recall_peers.cosine(talks, kept)
+    words, meaning = _recall_peers.bm25(talks), _recall_peers.cosine(talks, kept.embed)
     peers = {
         "BM25, stemmed": words,
         "MiniLM": meaning,
