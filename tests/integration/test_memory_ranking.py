@@ -129,6 +129,17 @@ def test_a_label_now_and_then_is_no_speaker(store: SqliteStore, memory: MemorySe
     assert question.spoken is None
 
 
+def test_a_scope_of_many_equal_texts_is_ranked_to_its_end(store: SqliteStore, memory: MemoryService) -> None:
+    """M4: what stands behind hundreds of better entries, all of one text, is found in order."""
+    rare = [says(f"walnut {'and more words ' * i}ending {i}") for i in range(1, 6)]
+    session = folded(store, memory, *rare[:3], *(user("walnut walnut walnut") for _ in range(300)), *rare[3:])
+    answer = memory.search(session, MemoryQuery("walnut", limit=20, max_tokens=100_000))
+    assert len(answer.hits) == 6
+    scores = [hit.score for hit in answer.hits]
+    assert scores == sorted(scores, reverse=True)
+    assert answer.hits[0].entry.text == "walnut walnut walnut"
+
+
 @pytest.mark.parametrize(
     "text", ["on 31 February 2023", "0000-00-00", "May", "when?", "in 9999", "last week last week"]
 )
