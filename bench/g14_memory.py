@@ -15,7 +15,7 @@ from bench._prepare import Session
 from bench._servers import product
 
 SESSIONS, ROWS = 150, 1_000
-HELD, COLD = 20_000, 20_000
+HELD, COLD = 50_000, 20_000
 """Sessions after which every cache of a server is full, and how many are added beyond them."""
 
 

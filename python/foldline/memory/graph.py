@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from foldline.memory.vectors import Floats, units
 
-LINKS, BUILD_EFFORT, EFFORT = 16, 200, 256
+LINKS, BUILD_EFFORT, EFFORT = 24, 200, 400
 """M, ef_construction and ef of the graph; with these recall@10 at 100 000 entries is measured by ``bench/g11``."""
 MIN_CAPACITY = 1024
 GROWTH = 1.5
