@@ -16,7 +16,8 @@ from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, F
 from foldline.commands.live import LiveSession
 from foldline.commands.proving import fail, finish, rebased, too_long_by_now
 from foldline.commands.services import Services
-from foldline.commands.summarizing import account, is_paid, may_write_ahead, write
+from foldline.commands.sources import is_paid, may_write_ahead
+from foldline.commands.summarizing import account, write
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
 from foldline.domain.errors import FoldlineError

@@ -11,7 +11,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.summarizing import EXTERNAL, PAID, is_external, summary_model, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, is_external, summary_model, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger
 from foldline.domain.pressure import PressureReport

@@ -14,7 +14,7 @@ from foldline.commands.ownership import sidecar_owned
 from foldline.commands.reply import Reply, host_exact
 from foldline.commands.services import Caller, Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.summarizing import EXTERNAL, PAID, is_external, is_paid, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, is_external, is_paid, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import SkipReason
 from foldline.domain.folding import FoldPlan

@@ -19,7 +19,8 @@ from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, F
 from foldline.commands.live import LiveSession
 from foldline.commands.proving import fail, finish
 from foldline.commands.services import ANSWER_SECONDS, Services
-from foldline.commands.summarizing import EXTERNAL, write
+from foldline.commands.sources import EXTERNAL
+from foldline.commands.summarizing import write
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
 from foldline.domain.folding import FoldScope, SummaryFailed

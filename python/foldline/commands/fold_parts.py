@@ -56,6 +56,11 @@ class FoldRequest:
     progress: Callable[[Progress], None] = field(default=lambda step: None)
     remember: Callable[[CompactionRecord], StoredRequest | None] = field(default=lambda record: None)
 
+    @property
+    def all_instructions(self) -> str:
+        """The policy's and the request's own (S3)."""
+        return "\n\n".join(filter(None, (self.policy.summary.instructions, self.instructions)))
+
 
 @dataclass(frozen=True, slots=True)
 class FoldOutcome:

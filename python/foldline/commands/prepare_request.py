@@ -37,7 +37,7 @@ from foldline.commands.reply import (
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import facts_of_stored
-from foldline.commands.summarizing import is_external, is_paid, source_of
+from foldline.commands.sources import is_external, is_paid, source_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import (
     Action,

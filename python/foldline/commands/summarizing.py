@@ -1,80 +1,27 @@
-"""Who writes a summary, and having it written (S2, S5, F5, F12)."""
+"""Having a summary written, and what that used (S2, S5)."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
+from foldline.commands.compacting import compact
 from foldline.commands.fold_parts import Attempt, FoldRequest, Progress, Spent, Written
 from foldline.commands.services import Services
+from foldline.commands.sources import PAID, order, summary_model
 from foldline.domain.changes import replace
-from foldline.domain.enums import FailureKind, SummarySource, SummarySourcePolicy
-from foldline.domain.folding import (
-    Compacted,
-    CompactorTask,
-    FoldPlan,
-    FoldScope,
-    SummaryFailed,
-    SummaryRequest,
-    SummaryResult,
-)
+from foldline.domain.enums import FailureKind, SummarySource
+from foldline.domain.folding import FoldPlan, SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import Usage
-from foldline.domain.policy import Memory, Policy
-from foldline.domain.rows import CompactionSummaryRow, ModelRef, Row, kind_of
+from foldline.domain.policy import Memory
+from foldline.domain.rows import CompactionSummaryRow, ModelRef, Row
 from foldline.domain.session import Session, SourceTotals
-from foldline.engine import cadence, planning
-from foldline.engine.pressure import over_hard_limit
+from foldline.engine import cadence
 from foldline.engine.spending import priced
-from foldline.engine.structure import analyze
-from foldline.engine.units import UNSUMMARIZED_KINDS
 
 log = structlog.get_logger(__name__)
-
-EXTERNAL = frozenset({SummarySource.CURATOR, SummarySource.COMPACTOR})
-"""Sources that are handed only the rows before the run (F5)."""
-PAID = EXTERNAL | {SummarySource.PROVIDER, SummarySource.NATIVE}
-"""Sources whose calls cost money, or may: nobody tells what a curator or compactor does (C6)."""
-
-
-def source_of(services: Services, policy: Policy) -> SummarySource:
-    """Who writes summaries by configuration (S2); AUTO takes the compactor or provider that the server has."""
-    asked = policy.summary.source
-    if asked is not SummarySourcePolicy.AUTO:
-        return SummarySource[asked.name]
-    if services.sources.compactor is not None:
-        return SummarySource.COMPACTOR
-    return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
-
-
-def is_external(services: Services, policy: Policy) -> bool:
-    return source_of(services, policy) in EXTERNAL
-
-
-def is_paid(services: Services, policy: Policy) -> bool:
-    return source_of(services, policy) in PAID
-
-
-def may_write_ahead(services: Services, policy: Policy) -> bool:
-    """A1, A4: whether summaries are written ahead of need; by default those that cost nothing."""
-    source = source_of(services, policy)
-    if source is SummarySource.COMPACTOR:
-        opted = bool(getattr(services.sources.compactor, "background", False))
-        return opted and bool(policy.background.enabled)
-    if source is SummarySource.CURATOR:
-        return False
-    enabled = policy.background.enabled
-    return source not in PAID if enabled is None else enabled
-
-
-def writer_of(services: Services, policy: Policy, scope: FoldScope) -> SummarySource:
-    """Who writes the summary of a plan: rounds of the open run are the sidecar's own to fold (F5)."""
-    source = source_of(services, policy)
-    if source in EXTERNAL and scope in (FoldScope.STAGE_2, FoldScope.COMBINED):
-        return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
-    return source
 
 
 def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written:
@@ -85,7 +32,7 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
     """
     fold, failed = attempt.fold, None
     request.progress(Progress("summarizing", fold.fold_id, len(attempt.plan.discard)))
-    for source in _order(request, attempt.source):
+    for source in order(request, attempt.source):
         try:
             plan, summary = _call(services, request, attempt, source)
         except SummaryFailed as error:
@@ -95,8 +42,8 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
         summary = replace(summary, usage=_with_cost(services, summary.usage, summary.model))
         fold.spent.append(Spent(source, summary.usage, summary.model))
         request.progress(Progress("summarized", fold.fold_id, len(plan.discard)))
-        order = [attempt.rows[r.offset] for r in attempt.snapshot.rows]
-        entries = projected(services, attempt.session, request.policy.memory, order, plan)
+        listed = [attempt.rows[r.offset] for r in attempt.snapshot.rows]
+        entries = projected(services, attempt.session, request.policy.memory, listed, plan)
         return Written(plan, summary, entries, request.policy.memory, failed)
     assert failed is not None
     raise failed
@@ -125,22 +72,11 @@ def projected(
         raise SummaryFailed(FailureKind.PROJECTION_FAILED, "the rows could not be made searchable") from error
 
 
-def _order(request: FoldRequest, source: SummarySource) -> list[SummarySource]:
-    """The source, and after it who may write in its place; a barred source is not asked (C5, C6)."""
-    over = over_hard_limit(request.decision.report)
-    order = [source]
-    if source in (SummarySource.PROVIDER, SummarySource.NATIVE) and cadence.successor_may_write(request.policy, over):
-        order.append(SummarySource.EXTRACTIVE)
-    if request.decision.barred is not None and len(order) > 1:
-        order = order[1:]
-    return order
-
-
 def _call(
     services: Services, request: FoldRequest, attempt: Attempt, source: SummarySource
 ) -> tuple[FoldPlan, SummaryResult]:
     if source is SummarySource.COMPACTOR:
-        return _compact(services, request, attempt)
+        return compact(services, request, attempt)
     if source is SummarySource.CURATOR:
         raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, "summary.source is CURATOR and no curator is connected")
     made_by = {
@@ -169,7 +105,7 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
         appendix=policy.appendix_tokens,
         coverage_floor=policy.coverage_floor,
         redact=policy.redact,
-        instructions=_instructions(request),
+        instructions=request.all_instructions,
         model=model,
         # Sizes are raw estimates (4.5): a model that counts higher takes fewer of them.
         window=int(services.model(model).ceiling / max(1.0, services.factor_of(attempt.session, model).value)),
@@ -179,73 +115,6 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
         cancelled=lambda: attempt.fold.cancelled,
         count=lambda text: services.count(text, attempt.session.model),
     )
-
-
-def _instructions(request: FoldRequest) -> str:
-    return "\n\n".join(filter(None, (request.policy.summary.instructions, request.instructions)))
-
-
-def summary_model(request: FoldRequest, session: Session) -> ModelRef:
-    """S2: the fast model, else that of the current request, else of the last answer, else the session's."""
-    last = session.last_prepared.model if session.last_prepared else ModelRef()
-    candidates = (request.policy.summary.fast_model or ModelRef(), request.model, last)
-    return next((m for m in candidates if m.model), session.model)
-
-
-def _compact(services: Services, request: FoldRequest, attempt: Attempt) -> tuple[FoldPlan, SummaryResult]:
-    """F12: the compactor decides what stays of the rows before the run, and writes the summary of the rest."""
-    compactor, planned = services.sources.compactor, attempt.plan
-    if compactor is None:
-        raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, "no compactor is configured")
-    snapshot, structure = attempt.snapshot, analyze(attempt.snapshot)
-    handed = planning.handed(snapshot, structure, attempt.inputs)
-    bodies = {o: attempt.rows[o] for unit in handed for o in unit.offsets}
-    earlier = tuple(r.body for r in bodies.values() if isinstance(r.body, CompactionSummaryRow))
-    units = tuple(u.offsets for u in handed if kind_of(bodies[u.offsets[0]].body) not in UNSUMMARIZED_KINDS)
-    free = {o for unit in units for o in unit}
-    timeout = request.policy.summary.timeout
-    task = CompactorTask(
-        rows=tuple(attempt.rows[r.offset] for r in snapshot.rows if r.offset in free), units=units, earlier=earlier,
-        budget=planned.budget, instructions=_instructions(request), timeout=timeout,
-        cancelled=lambda: attempt.fold.cancelled,
-    )  # fmt: skip
-    answer = _within(lambda: compactor.compact(task), timeout)
-    try:
-        plan = planning.plan_keeping(snapshot, structure, attempt.inputs, answer.keep)
-    except (ValueError, TypeError) as error:
-        detail = f"the compactor answered nonsense: {error}"
-        raise SummaryFailed(FailureKind.CURATOR_FAILED, detail, usage=answer.usage, model=answer.model) from error
-    # F8: what earlier summaries carry of the user's constraints is carried on, whatever the compactor writes.
-    durable = tuple(dict.fromkeys(line for summary in earlier for line in summary.durable))
-    written = SummaryResult(answer.text, durable, SummarySource.COMPACTOR, model=answer.model, usage=answer.usage)
-    return plan, written
-
-
-def _within(call: Callable[[], object], timeout: float) -> Compacted:
-    """Runs a compactor on a thread of its own: one that is late is not waited for, whatever it does.
-
-    Raises:
-        SummaryFailed: CURATOR_FAILED where it raised, was late, or answered something else.
-    """
-    answers: list[object] = []
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            answers.append(call())
-        except BaseException as error:
-            log.error("a compactor failed", exc_info=error)
-        finally:
-            done.set()
-
-    threading.Thread(target=work, name="compactor", daemon=True).start()
-    if not done.wait(timeout):
-        raise SummaryFailed(FailureKind.CURATOR_FAILED, f"the compactor took longer than {timeout:g} s")
-    answer = answers[0] if answers else None
-    if not isinstance(answer, Compacted):
-        what = "raised" if answer is None else f"answered a {type(answer).__name__}"
-        raise SummaryFailed(FailureKind.CURATOR_FAILED, f"the compactor {what}")
-    return answer
 
 
 def account(services: Services, session: Session, spent: Sequence[Spent], *, now: float, folded: bool) -> Session:

@@ -25,7 +25,7 @@ from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
 from foldline.commands.ownership import host_owned
 from foldline.commands.services import Caller, Services
-from foldline.commands.summarizing import PAID
+from foldline.commands.sources import PAID
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySource, Trigger, WarningCode
 from foldline.domain.errors import FoldlineError, Reason

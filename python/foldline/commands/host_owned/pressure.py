@@ -10,7 +10,7 @@ from foldline.commands.host_owned.views import View
 from foldline.commands.list_rows import to_row
 from foldline.commands.measuring import RequestShape, tools_of
 from foldline.commands.services import WEIGHTED_BYTES, Services
-from foldline.commands.summarizing import EXTERNAL, PAID, is_external, is_paid, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, is_external, is_paid, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, SkipReason, SummarySource
 from foldline.domain.folding import FoldPlan, Snapshot

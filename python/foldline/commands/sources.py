@@ -1,0 +1,74 @@
+"""Who writes a summary: the configured source, and who may write in its place (S2, F5, F12, A4)."""
+
+from __future__ import annotations
+
+from foldline.commands.fold_parts import FoldRequest
+from foldline.commands.services import Services
+from foldline.domain.enums import SummarySource, SummarySourcePolicy
+from foldline.domain.folding import FoldScope
+from foldline.domain.policy import Policy
+from foldline.domain.rows import ModelRef
+from foldline.domain.session import Session
+from foldline.engine import cadence
+from foldline.engine.pressure import over_hard_limit
+
+EXTERNAL = frozenset({SummarySource.CURATOR, SummarySource.COMPACTOR})
+"""Sources that are handed only the rows before the run (F5)."""
+PAID = EXTERNAL | {SummarySource.PROVIDER, SummarySource.NATIVE}
+"""Sources whose calls cost money, or may: nobody tells what a curator or compactor does (C6)."""
+
+
+def source_of(services: Services, policy: Policy) -> SummarySource:
+    """Who writes summaries by configuration (S2); AUTO takes the compactor or provider that the server has."""
+    asked = policy.summary.source
+    if asked is not SummarySourcePolicy.AUTO:
+        return SummarySource[asked.name]
+    if services.sources.compactor is not None:
+        return SummarySource.COMPACTOR
+    return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
+
+
+def is_external(services: Services, policy: Policy) -> bool:
+    return source_of(services, policy) in EXTERNAL
+
+
+def is_paid(services: Services, policy: Policy) -> bool:
+    return source_of(services, policy) in PAID
+
+
+def may_write_ahead(services: Services, policy: Policy) -> bool:
+    """A1, A4: whether summaries are written ahead of need; by default those that cost nothing."""
+    source = source_of(services, policy)
+    if source is SummarySource.COMPACTOR:
+        opted = bool(getattr(services.sources.compactor, "background", False))
+        return opted and bool(policy.background.enabled)
+    if source is SummarySource.CURATOR:
+        return False
+    enabled = policy.background.enabled
+    return source not in PAID if enabled is None else enabled
+
+
+def writer_of(services: Services, policy: Policy, scope: FoldScope) -> SummarySource:
+    """Who writes the summary of a plan: rounds of the open run are the sidecar's own to fold (F5)."""
+    source = source_of(services, policy)
+    if source in EXTERNAL and scope in (FoldScope.STAGE_2, FoldScope.COMBINED):
+        return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
+    return source
+
+
+def order(request: FoldRequest, source: SummarySource) -> list[SummarySource]:
+    """The source, and after it who may write in its place; a barred source is not asked (C5, C6)."""
+    over = over_hard_limit(request.decision.report)
+    writers = [source]
+    if source in (SummarySource.PROVIDER, SummarySource.NATIVE) and cadence.successor_may_write(request.policy, over):
+        writers.append(SummarySource.EXTRACTIVE)
+    if request.decision.barred is not None and len(writers) > 1:
+        writers = writers[1:]
+    return writers
+
+
+def summary_model(request: FoldRequest, session: Session) -> ModelRef:
+    """S2: the fast model, else that of the current request, else of the last answer, else the session's."""
+    last = session.last_prepared.model if session.last_prepared else ModelRef()
+    candidates = (request.policy.summary.fast_model or ModelRef(), request.model, last)
+    return next((m for m in candidates if m.model), session.model)
