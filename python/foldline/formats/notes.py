@@ -47,6 +47,14 @@ def with_notes(struct: _T, fmt: Format, notes: Notes) -> _T:
     return msgspec.structs.replace(struct, extra=text({fmt.value: notes})) if notes else struct
 
 
+def shape_of(fields: Mapping[str, Json]) -> str:
+    """How ``content`` is written: ``string``, ``array``, ``null`` or ``absent``."""
+    if "content" not in fields:
+        return "absent"
+    content = fields["content"]
+    return "null" if content is None else "string" if isinstance(content, str) else "array"
+
+
 def diff(base: Mapping[str, Json], target: Mapping[str, Json]) -> Notes:
     """Notes that turn ``base`` into ``target``; empty where they are the same."""
     changed = {k: v for k, v in target.items() if k not in base or not same(base[k], v)}

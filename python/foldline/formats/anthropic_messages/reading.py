@@ -16,10 +16,10 @@ from foldline.domain.rows import (
     UserRow,
 )
 from foldline.formats.anthropic_messages.forms import BLOCKS, FORMAT
-from foldline.formats.anthropic_messages.writing import result_block, shape_of
+from foldline.formats.anthropic_messages.writing import result_block
 from foldline.formats.codec import Place, expect_object, expect_text, invalid
 from foldline.formats.json_text import Json
-from foldline.formats.notes import Notes, diff, read_notes, with_notes
+from foldline.formats.notes import Notes, diff, read_notes, shape_of, with_notes
 from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason

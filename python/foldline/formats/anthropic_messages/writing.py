@@ -9,7 +9,6 @@ from foldline.domain.arrangement import (
     Arrangement,
     AssistantItem,
     CallResult,
-    Item,
     NativeItem,
     ResultsItem,
     SystemItem,
@@ -28,25 +27,16 @@ from foldline.domain.rows import (
 from foldline.formats.anthropic_messages.forms import BLOCKS, FORMAT, LONGEST_ID, arguments_of
 from foldline.formats.codec import Place
 from foldline.formats.json_text import Json, dumps
-from foldline.formats.losses import Losses
 from foldline.formats.media import as_text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import Notes, apply, read_notes
 from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
+from foldline.formats.writing import EMPTY_TEXT, Writing
 
 _CACHE_MARKS = 4
 _SYSTEM_MARKS = 2
 _OTHER_PROVIDERS = frozenset({"openai", "azure", "google"})
-EMPTY_TEXT = "(no content)"
-
-
-def shape_of(fields: dict[str, Json]) -> str:
-    """How content is written: ``string``, ``array``, ``null`` or ``absent``."""
-    if "content" not in fields:
-        return "absent"
-    content = fields["content"]
-    return "null" if content is None else "string" if isinstance(content, str) else "array"
 
 
 def result_block(content: Sequence[ContentBlock], call_id: str, is_error: bool, notes: Notes) -> dict[str, Json]:
@@ -86,36 +76,25 @@ class _Message:
 
 def render(arrangement: Arrangement) -> Rendered:
     """``{system, messages}``: system rows hoisted, results first, roles alternating but where the host's did not."""
-    writing = _Writing()
-    items = arrangement.items
-    for item, following in zip(items, (*items, None)[1:], strict=True):
-        if isinstance(item, SystemItem):
-            writing.system(item, following)
-        elif isinstance(item, UserItem):
-            writing.user(item)
-        elif isinstance(item, AssistantItem):
-            writing.assistant(item, following)
-        elif isinstance(item, ResultsItem):
-            writing.results(item)
-        else:
-            writing.native(item)
-    return writing.finish()
+    return _Writing().render(arrangement)
 
 
-class _Writing:
+class _Writing(Writing):
+    format = FORMAT
+
     def __init__(self) -> None:
+        super().__init__()
         self.messages: list[_Message] = []
         self.system_blocks: list[dict[str, Json]] = []
         self.system_offsets: list[int] = []
         self.system_shape = "string"
-        self.losses = Losses()
         self.ids: dict[str, str] = {}
         self.used: set[str] = set()
 
-    def system(self, item: SystemItem, following: Item | None) -> None:
+    def system(self, item: SystemItem) -> None:
         notes = read_notes(item.row.body.extra, FORMAT)
         blocks = self._lower(item.content, Place.SYSTEM, item.offsets)
-        if notes.get("inline") is True and blocks and self._takes_system(following):
+        if notes.get("inline") is True and blocks and self._takes_system():
             message = self._open("system", notes, split=True, bare=True)
             self._put(message, blocks, item.offsets)
             return
@@ -127,13 +106,14 @@ class _Writing:
         self.system_blocks += blocks
         self.system_offsets += item.offsets
 
-    def _takes_system(self, following: Item | None) -> bool:
+    def _takes_system(self) -> bool:
         """Whether the API takes a system message here: after a user turn, before an answer or at the end."""
+        following = self.following
         after_user = bool(self.messages) and self.messages[-1].role == "user"
         return after_user and (following is None or (isinstance(following, AssistantItem) and _speaks(following)))
 
     def user(self, item: UserItem) -> None:
-        notes = read_notes(item.row.body.extra, FORMAT) if item.kind is UserKind.ROW and item.row else {}
+        notes = self.notes_of_user(item)
         blocks = self._lower(item.content, Place.USER, item.offsets)
         if not blocks:
             self.losses.note("user messages of nothing that can be carried say so", *item.offsets)
@@ -142,17 +122,17 @@ class _Writing:
         message.tail = item.kind
         self._put(message, blocks, item.offsets)
 
-    def assistant(self, item: AssistantItem, following: Item | None) -> None:
+    def assistant(self, item: AssistantItem) -> None:
         body = item.row.body
         foreign = isinstance(body, AssistantRow) and body.model.provider in _OTHER_PROVIDERS
         carried = self._carried(item.content, Place.ASSISTANT, item.offsets, foreign=foreign)
-        continued = isinstance(following, AssistantItem) and following.continues
+        continued = isinstance(self.following, AssistantItem) and self.following.continues
         while carried and isinstance(carried[-1], ReasoningBlock) and not continued:
             carried.pop()
             self.losses.note("thinking that ends a message is left out", *item.offsets)
         blocks = self._written(carried, Place.ASSISTANT)
         if not blocks:
-            self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
+            self.nothing_said(item)
             return
         calls = [b for b in blocks if b["type"] == "tool_use"]
         for name, call in zip(item.calls, calls, strict=True):
@@ -186,7 +166,7 @@ class _Writing:
 
     def _result(self, result: CallResult) -> dict[str, Json]:
         offsets = (result.row.offset,) if result.row else ()
-        notes = read_notes(result.row.body.extra, FORMAT) if result.row else {}
+        notes = self.notes_of_result(result)
         content = self._carried(result.content, Place.RESULT, offsets)
         if result.is_error and not content:
             # An error without content is refused.
@@ -230,7 +210,7 @@ class _Writing:
                 out.append(block)
                 self._check_arguments(block, offsets)
             else:
-                self._replace(out, block, place, offsets)
+                out += self.replacement(block, place, offsets)
         texts = [b for b in out if not isinstance(b, TextBlock) or b.text.strip()]
         if len(texts) < len(out):
             self.losses.note("blank texts are left out", *offsets)
@@ -244,17 +224,6 @@ class _Writing:
             if replaced:
                 code = WarningCode.SURROGATE_REPLACED
                 self.losses.note("lone surrogates in arguments became U+FFFD", *offsets, code=code)
-
-    def _replace(self, out: list[ContentBlock], block: ContentBlock, place: Place, offsets: tuple[int, ...]) -> None:
-        text, lost = as_text(block)
-        if lost:
-            self.losses.note(f"{place} messages: {lost}", *offsets)
-        if text is not None:
-            out.append(TextBlock(text))
-        elif isinstance(block, ReasoningBlock):
-            self.losses.note("reasoning of another format is left out", *offsets)
-        elif isinstance(block, ServerToolBlock):
-            self.losses.note("calls and results of provider-run tools are left out", *offsets)
 
     def finish(self) -> Rendered:
         self._strip_end()

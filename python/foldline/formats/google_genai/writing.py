@@ -26,8 +26,6 @@ from foldline.domain.rows import (
     AssistantRow,
     ContentBlock,
     ReasoningBlock,
-    ServerToolBlock,
-    TextBlock,
     ToolCallBlock,
 )
 from foldline.formats.codec import Place
@@ -44,18 +42,16 @@ from foldline.formats.google_genai.forms import (
     write_part,
 )
 from foldline.formats.json_text import Json, dumps
-from foldline.formats.losses import Losses
-from foldline.formats.media import as_text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import Notes, apply, read_notes, with_notes
 from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
+from foldline.formats.writing import EMPTY_TEXT, Writing
 
 _GOOGLE = frozenset({"google", "vertex", "vertexai", "gemini"})
 _SIGNATURE = re.compile(r"[a-zA-Z0-9+/_-]+={0,2}")
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What the API documents for calls of a model that signs none."""
-EMPTY_TEXT = "(no content)"
 
 
 @dataclass(slots=True)
@@ -80,29 +76,19 @@ def _parts_json(parts: list[dict[str, Json]], notes: Notes) -> dict[str, Json]:
 
 def render(arrangement: Arrangement) -> Rendered:
     """System rows hoisted, responses first, roles alternating but where the host's did not."""
-    writing = _Writing()
-    for item in arrangement.items:
-        if isinstance(item, SystemItem):
-            writing.system(item)
-        elif isinstance(item, UserItem):
-            writing.user(item)
-        elif isinstance(item, AssistantItem):
-            writing.assistant(item)
-        elif isinstance(item, ResultsItem):
-            writing.results(item)
-        else:
-            writing.native(item)
-    return writing.finish()
+    return _Writing().render(arrangement)
 
 
-class _Writing:
+class _Writing(Writing):
+    format = FORMAT
+
     def __init__(self) -> None:
+        super().__init__()
         self.contents: list[_Content] = []
         self.system_parts: list[dict[str, Json]] = []
         self.system_offsets: list[int] = []
         self.system_notes: Notes = {}
         self.system_name = "systemInstruction"
-        self.losses = Losses()
         self.calls: dict[str, tuple[str, str | None]] = {}
 
     def system(self, item: SystemItem) -> None:
@@ -117,7 +103,7 @@ class _Writing:
         self.system_offsets += item.offsets
 
     def user(self, item: UserItem) -> None:
-        notes = read_notes(item.row.body.extra, FORMAT) if item.kind is UserKind.ROW and item.row else {}
+        notes = self.notes_of_user(item)
         parts = self._written(item.content, Place.USER, item.offsets)
         if not parts and "parts" not in _message_notes(notes):
             self.losses.note("user messages of nothing that can be carried say so", *item.offsets)
@@ -131,7 +117,7 @@ class _Writing:
         provider = body.model.provider if isinstance(body, AssistantRow) else ""
         carried = self._carried(item.content, Place.ASSISTANT, item.offsets, provider)
         if not carried:
-            self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
+            self.nothing_said(item)
             return
         parts = self._answer(item, carried)
         if not self.contents:
@@ -179,7 +165,7 @@ class _Writing:
 
     def _result(self, result: CallResult) -> dict[str, Json]:
         offsets = (result.row.offset,) if result.row else ()
-        notes = read_notes(result.row.body.extra, FORMAT) if result.row else {}
+        notes = self.notes_of_result(result)
         name, call_id = self.calls[result.call.unique_id]
         content = self._carried(result.content, Place.RESULT, offsets)
         part = apply(response_part(content, name, call_id, result.is_error, notes), notes)
@@ -224,7 +210,7 @@ class _Writing:
             elif isinstance(block, ReasoningBlock) and provider in _GOOGLE and _is_signed(block):
                 out.append(with_notes(block, FORMAT, {"as": "thought"}))
             else:
-                self._replace(out, block, place, offsets)
+                out += self.replacement(block, place, offsets)
         return out
 
     def _check_arguments(self, block: ToolCallBlock, offsets: tuple[int, ...]) -> None:
@@ -234,19 +220,6 @@ class _Writing:
         if replaced:
             code = WarningCode.SURROGATE_REPLACED
             self.losses.note("lone surrogates in arguments became U+FFFD", *offsets, code=code)
-
-    def _replace(self, out: list[ContentBlock], block: ContentBlock, place: Place, offsets: tuple[int, ...]) -> None:
-        said, lost = as_text(block)
-        if lost:
-            self.losses.note(f"{place} messages: {lost}", *offsets)
-        if said:
-            out.append(TextBlock(said))
-        elif said is not None:
-            self.losses.note("empty texts are left out", *offsets)
-        elif isinstance(block, ReasoningBlock):
-            self.losses.note("reasoning of another format is left out", *offsets)
-        elif isinstance(block, ServerToolBlock):
-            self.losses.note("calls and results of provider-run tools are left out", *offsets)
 
     def finish(self) -> Rendered:
         out: dict[str, Json] = {}

@@ -8,7 +8,7 @@ from foldline.domain.enums import StopReason, WarningCode
 from foldline.domain.rows import AssistantRow, ContentBlock, RowBody, SystemRow, ToolResultRow, UserRow
 from foldline.formats.codec import Place, expect_object, expect_text, invalid
 from foldline.formats.json_text import Json
-from foldline.formats.notes import Notes, diff, with_notes
+from foldline.formats.notes import Notes, diff, shape_of, with_notes
 from foldline.formats.openai_chat.forms import (
     CONTENT_FIELDS,
     FORMAT,
@@ -19,7 +19,7 @@ from foldline.formats.openai_chat.forms import (
     function_call_id,
     read_call,
 )
-from foldline.formats.openai_chat.writing import build, head_of, shape_of
+from foldline.formats.openai_chat.writing import build, head_of
 from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason

@@ -15,11 +15,9 @@ from foldline.domain.arrangement import (
     UserKind,
 )
 from foldline.domain.enums import WarningCode
-from foldline.domain.rows import ContentBlock, ReasoningBlock, ServerToolBlock, TextBlock, ToolCallBlock
+from foldline.domain.rows import ContentBlock, TextBlock, ToolCallBlock
 from foldline.formats.codec import Place
 from foldline.formats.json_text import Json, dumps
-from foldline.formats.losses import Losses
-from foldline.formats.media import as_text
 from foldline.formats.notes import Notes, apply, read_notes
 from foldline.formats.openai_chat.forms import (
     CONTENT_FIELDS,
@@ -32,24 +30,16 @@ from foldline.formats.openai_chat.forms import (
 )
 from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
+from foldline.formats.writing import EMPTY_TEXT, Writing
 
 _FIELDS: dict[str, Field] = REASONING_FIELDS | CONTENT_FIELDS
 _ROLES = {Place.SYSTEM: "system", Place.USER: "user", Place.ASSISTANT: "assistant", Place.RESULT: "tool"}
 _EMPTY_SHAPES: dict[str, Json] = {"array": [], "string": ""}
-EMPTY_TEXT = "(no content)"
 
 
 def head_of(place: Place, call_id: str = "") -> dict[str, Json]:
     """A message's fields besides its content and calls."""
     return {"role": _ROLES[place]} | ({"tool_call_id": call_id} if place is Place.RESULT else {})
-
-
-def shape_of(message: dict[str, Json]) -> str:
-    """How a message's content is written: ``string``, ``array``, ``null`` or ``absent``."""
-    if "content" not in message:
-        return "absent"
-    content = message["content"]
-    return "null" if content is None else "string" if isinstance(content, str) else "array"
 
 
 def build(
@@ -107,27 +97,20 @@ def _write_field(fields: dict[str, Json], name: str, block: ContentBlock) -> Non
 
 def render(arrangement: Arrangement) -> Rendered:
     """The messages array. Every call is followed by its result, everything else keeps its place."""
-    writing = _Writing()
-    for item in arrangement.items:
-        if isinstance(item, SystemItem):
-            writing.system(item)
-        elif isinstance(item, UserItem):
-            writing.user(item)
-        elif isinstance(item, AssistantItem):
-            writing.assistant(item)
-        elif isinstance(item, ResultsItem):
-            writing.results(item)
-        else:
-            writing.native(item)
-    return Rendered(dumps(writing.messages), writing.losses.warnings(), tuple(writing.spans))
+    return _Writing().render(arrangement)
 
 
-class _Writing:
+class _Writing(Writing):
+    format = FORMAT
+
     def __init__(self) -> None:
+        super().__init__()
         self.messages: list[dict[str, Json]] = []
         self.spans: list[tuple[int, ...]] = []
-        self.losses = Losses()
         self.heads: dict[str, dict[str, Json]] = {}
+
+    def finish(self) -> Rendered:
+        return Rendered(dumps(self.messages), self.losses.warnings(), tuple(self.spans))
 
     def system(self, item: SystemItem) -> None:
         self._add(Place.SYSTEM, item.content, item.offsets, item.row.body.extra)
@@ -141,7 +124,7 @@ class _Writing:
     def assistant(self, item: AssistantItem) -> None:
         blocks = self._lower(item.content, Place.ASSISTANT, item.offsets)
         if not blocks:
-            self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
+            self.nothing_said(item)
             return
         calls = (b for b in blocks if isinstance(b, ToolCallBlock))
         self.heads = {name.unique_id: self._head(call, item) for name, call in zip(item.calls, calls, strict=True)}
@@ -164,7 +147,7 @@ class _Writing:
 
     def _result(self, result: CallResult) -> None:
         offsets = (result.row.offset,) if result.row else ()
-        notes = read_notes(result.row.body.extra, FORMAT) if result.row else {}
+        notes = self.notes_of_result(result)
         blocks = self._lower(result.content, Place.RESULT, offsets)
         if result.is_error:
             self.losses.note("results cannot be marked as errors: their text has to say so", *offsets)
@@ -192,15 +175,5 @@ class _Writing:
             if isinstance(block, ToolCallBlock) or _field_of(block) or PARTS.takes(block, place):
                 out.append(block)
                 continue
-            text, lost = as_text(block)
-            if lost:
-                self.losses.note(f"{place} messages: {lost}", *offsets)
-            if text:
-                out.append(TextBlock(text))
-            elif text is not None:
-                self.losses.note("empty texts are left out", *offsets)
-            elif isinstance(block, ReasoningBlock):
-                self.losses.note("reasoning of another format is left out", *offsets)
-            elif isinstance(block, ServerToolBlock):
-                self.losses.note("calls and results of provider-run tools are left out", *offsets)
+            out += self.replacement(block, place, offsets)
         return out

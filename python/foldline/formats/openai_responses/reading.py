@@ -16,7 +16,7 @@ from foldline.domain.rows import (
 )
 from foldline.formats.codec import Place, expect_object, expect_text, invalid
 from foldline.formats.json_text import Json, text
-from foldline.formats.notes import Notes, diff, read_notes, with_notes
+from foldline.formats.notes import Notes, diff, read_notes, shape_of, with_notes
 from foldline.formats.openai_responses.forms import (
     CALLS,
     FORMAT,
@@ -31,7 +31,7 @@ from foldline.formats.openai_responses.forms import (
     whole_item,
 )
 from foldline.formats.openai_responses.outputs import read_output
-from foldline.formats.openai_responses.writing import head_of, is_bare, shape_of
+from foldline.formats.openai_responses.writing import head_of, is_bare
 from foldline.formats.reading import Reading
 from foldline.formats.results import Parsed, ParsedResponse
 from foldline.formats.stops import stop_reason

@@ -34,8 +34,6 @@ from foldline.domain.rows import (
 )
 from foldline.formats.codec import Place
 from foldline.formats.json_text import Json, dumps
-from foldline.formats.losses import Losses
-from foldline.formats.media import as_text
 from foldline.formats.naming import short_name
 from foldline.formats.notes import Notes, apply, read_notes
 from foldline.formats.openai_responses.forms import (
@@ -59,6 +57,7 @@ from foldline.formats.openai_responses.forms import (
 from foldline.formats.openai_responses.outputs import own_notes, write_output
 from foldline.formats.ordering import as_they_came
 from foldline.formats.results import Rendered
+from foldline.formats.writing import EMPTY_TEXT, Writing
 
 _OPENAI = frozenset({"openai", "azure"})
 _SERVER_ITEMS = frozenset({
@@ -68,20 +67,11 @@ _SERVER_ITEMS = frozenset({
 _ALWAYS_CALLED = ("function_call", "custom_tool_call")
 """Calls whose outputs may be any text."""
 _TRIGGER = "compaction_trigger"
-EMPTY_TEXT = "(no content)"
 
 
 def head_of(role: str) -> dict[str, Json]:
     """A message item's fields besides its content."""
     return {"role": role} | ({"type": "message"} if role == "assistant" else {})
-
-
-def shape_of(item: dict[str, Json]) -> str:
-    """How a message's content is written: ``string``, ``array``, ``null`` or ``absent``."""
-    if "content" not in item:
-        return "absent"
-    content = item["content"]
-    return "null" if content is None else "string" if isinstance(content, str) else "array"
 
 
 def is_bare(content: Sequence[ContentBlock]) -> bool:
@@ -91,30 +81,19 @@ def is_bare(content: Sequence[ContentBlock]) -> bool:
 
 def render(arrangement: Arrangement) -> Rendered:
     """``{instructions, input}``. Every batch of calls is followed by its outputs, everything else keeps its place."""
-    writing = _Writing()
-    items = arrangement.items
-    for item, following in zip(items, (*items, None)[1:], strict=True):
-        if isinstance(item, SystemItem):
-            writing.system(item)
-        elif isinstance(item, UserItem):
-            writing.user(item)
-        elif isinstance(item, AssistantItem):
-            writing.assistant(item, following)
-        elif isinstance(item, ResultsItem):
-            writing.results(item)
-        else:
-            writing.native(item)
-    return writing.finish()
+    return _Writing().render(arrangement)
 
 
-class _Writing:
+class _Writing(Writing):
+    format = FORMAT
+
     def __init__(self) -> None:
+        super().__init__()
         self.items: list[dict[str, Json]] = []
         self.spans: list[tuple[int, ...]] = []
         self.instructions: list[str] = []
         self.system_offsets: list[int] = []
         self.bare: str | None = None
-        self.losses = Losses()
         self.calls: dict[str, tuple[str, str]] = {}
         self.call_ids: set[str] = set()
         self.item_ids: set[str] = set()
@@ -132,7 +111,7 @@ class _Writing:
     def user(self, item: UserItem) -> None:
         if item.kind is UserKind.PLACEHOLDER:
             return
-        notes = read_notes(item.row.body.extra, FORMAT) if item.kind is UserKind.ROW and item.row else {}
+        notes = self.notes_of_user(item)
         only = item.content[0] if len(item.content) == 1 else None
         if notes.get("as") == ITEM and isinstance(only, StructuredBlock) and (whole := write_whole(only.json)):
             self._append(whole, item.offsets)
@@ -162,10 +141,10 @@ class _Writing:
         else:
             self._append(item | {"content": [PARTS.write(b, place) for b in blocks]}, offsets)
 
-    def assistant(self, item: AssistantItem, following: Item | None) -> None:
+    def assistant(self, item: AssistantItem) -> None:
         body = item.row.body
         provider = body.model.provider if isinstance(body, AssistantRow) else ""
-        kinds = _kinds(item, following)
+        kinds = _kinds(item, self.following)
         names = iter(item.calls)
         message: dict[str, Json] | None = None
         before = len(self.items)
@@ -184,7 +163,7 @@ class _Writing:
             else:
                 message = self._say(message, block, item.offsets)
         if len(self.items) == before:
-            self.losses.note("assistant messages of nothing that can be carried are left out", *item.offsets)
+            self.nothing_said(item)
 
     def _is_there(self, whole: dict[str, Json], offsets: tuple[int, ...]) -> bool:
         """Whether an item is of a provider's call whose id another call has: it goes, with its output."""
@@ -277,17 +256,7 @@ class _Writing:
             if PARTS.takes(block, place):
                 out.append(block)
                 continue
-            said, lost = as_text(block)
-            if lost:
-                self.losses.note(f"{place} messages: {lost}", *offsets)
-            if said:
-                out.append(TextBlock(said))
-            elif said is not None:
-                self.losses.note("empty texts are left out", *offsets)
-            elif isinstance(block, ReasoningBlock):
-                self.losses.note("reasoning of another format is left out", *offsets)
-            elif isinstance(block, ServerToolBlock):
-                self.losses.note("calls and results of provider-run tools are left out", *offsets)
+            out += self.replacement(block, place, offsets)
         return out
 
     def finish(self) -> Rendered:
