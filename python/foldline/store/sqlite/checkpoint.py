@@ -1,8 +1,9 @@
-"""Keeps the write-ahead log bounded without a commit waiting for it.
+"""Keeps the write-ahead log bounded without a commit waiting for it, and empties it of what was deleted (M7).
 
 A checkpoint copies pages and syncs twice, so it runs on a connection of its own beside the writer. The log starts over
 only when every page is copied at one moment; commits that come meanwhile prevent that, so the few pages they added are
-copied once more between two commits.
+copied once more between two commits. A log that starts over still holds the old pages until they are overwritten: after
+a deletion it is cut to nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,22 @@ CHECKPOINT_ROWS = 1_000
 WAL_READY_BYTES = 16 << 20
 """Size the log is given at start. A sync after writing into blocks that exist costs half of one
 after growing the file."""
+
+ERASE_SECONDS = 1.0
+"""Between two emptyings: many sessions that are deleted one after the other share one."""
+RETRY_SECONDS = 0.1
+"""Wait after a reader kept the log from being emptied."""
+_BUSY_MS = 20
+"""What commits wait at most for such a reader."""
+
+
+def empty_log(connection: sqlite3.Connection) -> bool:
+    """Copies the log back and cuts it to nothing; False where somebody still reads from it, or the disk fails."""
+    try:
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error:
+        return False
+    return not busy
 
 
 def prepare_log(path: Path) -> None:
@@ -50,6 +68,7 @@ class Checkpointer:
         self._between_commits = between_commits
         self._changes = 0
         self._due = threading.Event()
+        self._erasing = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foldline-checkpoint", daemon=True)
         self._thread.start()
@@ -61,6 +80,11 @@ class Checkpointer:
             self._changes = 0
             self._due.set()
 
+    def erase(self) -> None:
+        """Has the log emptied of what was committed before, soon: deleted text must not stay readable in it (M7)."""
+        self._erasing = True
+        self._due.set()
+
     def stop(self) -> None:
         """Ends the thread, after the checkpoint it may be in."""
         self._stopped = True
@@ -69,21 +93,35 @@ class Checkpointer:
 
     def _run(self) -> None:
         connection = connect(self._path, READER_CACHE_KIB)
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        emptied = float("-inf")
         try:
             while True:
-                self._due.wait()
+                rest = emptied + ERASE_SECONDS - time.monotonic()
+                self._due.wait(max(rest, RETRY_SECONDS) if self._erasing else None)
                 self._due.clear()
                 if self._stopped:
                     return
                 try:
                     _copy(connection)
-                    self._between_commits(_copy)
+                    if self._erasing and time.monotonic() >= emptied + ERASE_SECONDS:
+                        self._erasing = False
+                        self._between_commits(lambda _: self._empty(connection))
+                        emptied = emptied if self._erasing else time.monotonic()
+                    else:
+                        self._between_commits(_copy)
                 except Exception:
                     # A busy or failing disk: the log stays and the next round tries again. Commits have errors of their
                     # own.
                     continue
         finally:
             connection.close()
+
+    def _empty(self, connection: sqlite3.Connection) -> None:
+        if empty_log(connection):
+            prepare_log(self._path)
+        else:
+            self._erasing = True
 
 
 def _copy(connection: sqlite3.Connection) -> None:

@@ -18,7 +18,7 @@ from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
 from foldline.store.sqlite import deletion, forking, memory, projections, segments, writes
-from foldline.store.sqlite.checkpoint import Checkpointer, prepare_log
+from foldline.store.sqlite.checkpoint import Checkpointer, empty_log, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
 from foldline.store.sqlite.migrate import migrate, packaged_migrations
@@ -86,6 +86,8 @@ class SqliteStore(SqliteReads):
         self._connection = connect_writer(self._path, synchronous)
         try:
             migrate(self._connection, packaged_migrations(), self._clock())
+            # What a crash left in it may be deleted by now.
+            empty_log(self._connection)
             prepare_log(self._path)
             self._pool = ReadPool(self._path)
             self._writer = Writer(self._connection, self._committed)
@@ -178,13 +180,16 @@ class SqliteStore(SqliteReads):
     def delete_session(self, key: int, request: StoredRequest | None = None) -> None:
         """Removes rows, archive, memory, events and requests of the session; a crash half-way is made good at start.
 
-        ``request`` is remembered in the tenant's own scope, with the first of the transactions.
+        Soon after, at the latest at a clean stop or the next start, no byte of them is in any file (M7). ``request`` is
+        remembered in the tenant's own scope, with the first of the transactions.
         """
         if self._write(lambda db: deletion.mark(db, key, request, self._clock())):
             self._remove(key)
 
     def drop_scope(self, key: int, request: Callable[[int], StoredRequest | None] = lambda entries: None) -> int:
         """Removes a session's memory in one transaction and closes its scope for good (M7); returns how many entries.
+
+        Its bytes leave the files as those of a deleted session do.
 
         Raises:
             FoldlineError: SESSION_NOT_FOUND.
@@ -198,7 +203,9 @@ class SqliteStore(SqliteReads):
                 writes.insert_request(db, "", key, remembered, now)
             return entries
 
-        return self._write(write)
+        dropped = self._write(write)
+        self._checkpointer.erase()
+        return dropped
 
     def put_vectors(self, identity: str, vectors: Sequence[tuple[int, bytes]]) -> None:
         """Stores vectors, float32 little-endian, by entry id. Ids that are gone are ignored; empty is quarantine."""
@@ -273,7 +280,7 @@ class SqliteStore(SqliteReads):
         self._closed = True
         self._checkpointer.stop()
         self._pool.close()
-        self._writer.submit_alone(lambda db: db.close())
+        self._writer.submit_alone(_closed)
         self._lock.release()
 
     def _committed(self, changes: int) -> None:
@@ -288,6 +295,7 @@ class SqliteStore(SqliteReads):
     def _remove(self, key: int) -> None:
         while self._write(lambda db: deletion.remove_chunk(db, key)):
             pass
+        self._checkpointer.erase()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -298,3 +306,9 @@ class SqliteStore(SqliteReads):
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
         with published_errors(), self._pool.snapshot() as connection:
             yield connection
+
+
+def _closed(db: sqlite3.Connection) -> None:
+    """Closes the last connection, which removes the log; where a reader was left behind, it is empty at least."""
+    empty_log(db)
+    db.close()
