@@ -37,6 +37,7 @@ from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.domain.tools import AgentTool
 
 if TYPE_CHECKING:
+    from foldline.domain.curators import Lease
     from foldline.domain.projections import HostRow, Projection, Settled, StagedFold
 
 
@@ -264,6 +265,9 @@ class StoreReads(Protocol):
     def expired_projections(self) -> list[tuple[str, str, str]]:
         """(tenant, session id, projection id) of staged projections that have run out."""
 
+    def leases(self) -> list[Lease]:
+        """Tasks that hosts work on, oldest first (S6)."""
+
     def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
         """Archived rows by the ids that their host gave them."""
 
@@ -395,6 +399,17 @@ class Store(StoreReads, Protocol):
 
         The event and what it says of the session are one; the session's own state is not touched.
         """
+
+    def put_lease(self, lease: Lease) -> bool:
+        """Writes who works on a task, in place of who did before (S6); False where its session is gone."""
+
+    def renew_leases(self, task_ids: Sequence[str], curator_id: str, expire: float) -> None:
+        """Lets leases run on, held by ``curator_id``; those that have ended are left out."""
+
+    def end_lease(self, task_id: str) -> None: ...
+
+    def clear_leases(self) -> int:
+        """Removes every lease: none outlives its process. Returns how many there were."""
 
     def purge(self, now: float | None = None) -> None:
         """Forgets answers to requests, and prepared requests, older than 24 h (W2), a bounded number at a time."""

@@ -20,6 +20,7 @@ _TABLES = {
     "tools": "session_key, digest",
     "event": "id",
     "open_fold": "session_key, fold_id",
+    "curator_lease": "task_id",
     **projections.TABLES,
 }
 """What belongs to a session alone, and the key of each table."""

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
+from foldline.domain.curators import Lease
 from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
@@ -19,7 +20,7 @@ from foldline.domain.rows import ModelRef
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import decode, decode_event, decode_ranges, decode_session
 from foldline.store.listing import listed
-from foldline.store.sqlite import memory, projections
+from foldline.store.sqlite import leases, memory, projections
 from foldline.store.sqlite.writes import REPEAT_SECONDS
 
 _ROW = (
@@ -296,6 +297,11 @@ class SqliteReads:
         """(tenant, session id, projection id) of staged projections that have run out."""
         with self._reading() as db:
             return projections.expired(db, self._clock())
+
+    def leases(self) -> list[Lease]:
+        """Tasks that hosts work on, oldest first (S6)."""
+        with self._reading() as db:
+            return leases.every(db)
 
     def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
         """Archived rows by the ids that their host gave them."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from foldline.domain.curators import Lease
 from foldline.domain.enums import RevisionKind
 from foldline.domain.events import Event
 from foldline.domain.memory import MemoryReport
@@ -17,7 +18,7 @@ from foldline.domain.session import Session
 from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
-from foldline.store.sqlite import deletion, forking, memory, projections, segments, writes
+from foldline.store.sqlite import deletion, forking, leases, memory, projections, segments, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, empty_log, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
@@ -246,6 +247,21 @@ class SqliteStore(SqliteReads):
             part = reports[start : start + REPORTS]
             told += self._write(lambda db, part=part: [r.key for r in part if writes.tell_memory(db, r, now)])  # type: ignore[misc]
         return told
+
+    def put_lease(self, lease: Lease) -> bool:
+        """Writes who works on a task, in place of who did before (S6); False where its session is gone."""
+        return self._write(lambda db: leases.put(db, lease))
+
+    def renew_leases(self, task_ids: Sequence[str], curator_id: str, expire: float) -> None:
+        """Lets leases run on, held by ``curator_id``; those that have ended are left out."""
+        self._write(lambda db: leases.renew(db, task_ids, curator_id, expire))
+
+    def end_lease(self, task_id: str) -> None:
+        self._write(lambda db: leases.end(db, task_id))
+
+    def clear_leases(self) -> int:
+        """Removes every lease; returns how many there were."""
+        return self._write(leases.clear)
 
     def purge(self, now: float | None = None) -> None:
         """Forgets answers to requests, and prepared requests, older than 24 h (W2), in transactions of bounded size."""
