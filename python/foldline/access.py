@@ -1,7 +1,9 @@
-"""What it takes to call a provider's API, for whatever calls one: its key and its SDK."""
+"""Keys, and what it takes to call a provider's API: where they lie, and its SDK."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import importlib
 import importlib.util
 import os
@@ -12,6 +14,8 @@ from foldline.config import ConfigError
 
 NO_KEY = "none"
 """What servers that ask for no key are sent, since the SDKs want one."""
+ADMIN_KEY_LENGTH = 16
+"""Least characters of an admin key: shorter ones can be guessed."""
 
 
 class Key:
@@ -39,27 +43,81 @@ class Key:
         Raises:
             ConfigError: as at the start; the message holds no part of it.
         """
-        if self._variable:
-            key, place = os.environ.get(self._variable, ""), f"the environment variable {self._variable}"
-        elif self._file is not None:
-            key, place = self._read(self._file), "the file of api_key_file"
-        else:
+        if not self._variable and self._file is None:
             return NO_KEY
-        key = key.strip()
+        text, place = _held(self._where, self._variable, self._file, "api_key_file")
+        key = text.strip()
         if not key:
             raise ConfigError(f"{self._where}: {place} holds no key")
-        if not (key.isascii() and key.isprintable() and " " not in key):
+        if not _is_key(key):
             raise ConfigError(f"{self._where}: {place} holds characters that no key has")
         return key
 
-    def _read(self, file: Path) -> str:
-        try:
-            return file.read_text("utf-8")
-        except OSError as error:
-            text = f"{self._where}: the file of api_key_file cannot be read: {error.strerror}"
-            raise ConfigError(text) from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"{self._where}: the file of api_key_file is no text") from None
+
+class AdminKeys:
+    """The keys of administrators (M7): any of them is one, so that a new one is valid before the old one goes.
+
+    Args:
+        variable, file: what holds them, spaces or lines between them; neither is no key, and nobody is admitted.
+    """
+
+    def __init__(self, variable: str = "", file: Path | None = None) -> None:
+        """Reads the keys once.
+
+        Raises:
+            ConfigError: they are named twice, are not there, or are no keys.
+        """
+        if variable and file:
+            raise ConfigError("admin names its keys by keys_env and by keys_file: one of them")
+        self._variable, self._file = variable, file
+        self._read()
+
+    def admit(self, given: str) -> bool:
+        """Whether this is one of the keys, as they are now; it takes as long for any that is none.
+
+        Raises:
+            ConfigError: they cannot be read any more.
+        """
+        name = _digest(given)
+        same = [hmac.compare_digest(name, _digest(key)) for key in self._read()]
+        return any(same)
+
+    def _read(self) -> list[str]:
+        if not self._variable and self._file is None:
+            return []
+        text, place = _held("admin", self._variable, self._file, "keys_file")
+        keys = text.split()
+        if not keys:
+            raise ConfigError(f"admin: {place} holds no key")
+        if not all(_is_key(key) for key in keys):
+            raise ConfigError(f"admin: {place} holds characters that no key has")
+        if any(len(key) < ADMIN_KEY_LENGTH for key in keys):
+            raise ConfigError(f"admin: {place} holds a key of fewer than {ADMIN_KEY_LENGTH} characters")
+        return keys
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _is_key(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _held(where: str, variable: str, file: Path | None, name: str) -> tuple[str, str]:
+    """What a variable or a file holds, and how to call it.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if variable or file is None:
+        return os.environ.get(variable, ""), f"the environment variable {variable}"
+    try:
+        return file.read_text("utf-8"), f"the file of {name}"
+    except OSError as error:
+        raise ConfigError(f"{where}: the file of {name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: the file of {name} is no text") from None
 
 
 def require_sdk(where: str, module: str, extra: str) -> None:

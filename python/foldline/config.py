@@ -110,6 +110,16 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Admin:
+    """Where the keys of administrators lie (M7); without any, what needs one is refused."""
+
+    keys_env: Annotated[str, About("environment variable that holds the admin keys, spaces between them")] = ""
+    keys_file: Annotated[
+        Path | None, About("file that holds the admin keys, a line each, read anew for each call that needs one")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     level: Annotated[Literal["debug", "info", "warning", "error"], About("least level logged, as JSON, to stderr")] = (
         "info"
@@ -172,6 +182,7 @@ class Config:
     store: Store = field(default_factory=Store)
     server: Server = field(default_factory=Server)
     memory: Memory = field(default_factory=Memory)
+    admin: Admin = field(default_factory=Admin)
     log: Log = field(default_factory=Log)
     policy: Mapping[str, Any] = field(default_factory=dict)
     providers: Mapping[str, Provider] = field(default_factory=dict)
@@ -258,7 +269,7 @@ def _knob(key: str) -> Setting:
 SETTINGS = _settings(Config, "")
 """Every server setting by key; those of providers have keys of their own."""
 _PROVIDER = _settings(Provider, "")
-_BESIDE_THE_FILE = re.compile(r"catalog|memory\.api_key_file|providers\..+\.api_key_file")
+_BESIDE_THE_FILE = re.compile(r"catalog|memory\.api_key_file|admin\.keys_file|providers\..+\.api_key_file")
 """Files that a configuration file names from its own place; where the server keeps its own is the caller's matter."""
 _PROVIDER_KEY = re.compile(rf"providers\.([A-Za-z0-9_-]+)\.({'|'.join(_PROVIDER)})")
 _PROVIDER_VARIABLE = re.compile(rf"{ENV_PREFIX}PROVIDERS_([A-Z0-9_]+?)_({'|'.join(_PROVIDER).upper()})")

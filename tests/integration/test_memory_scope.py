@@ -9,10 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from foldline.commands import memory_scope
-from foldline.commands.services import Caller, Services
-from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.memory import MemoryFilter
 from foldline.v1 import compaction_pb2, event_pb2, memory_pb2, memory_service_pb2, session_service_pb2, warning_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +18,7 @@ from tests.integration.test_ahead import Gate, cross, near, ready, turn
 from tests.integration.test_ahead import settings as ahead_settings
 from tests.integration.test_folds import grown
 from tests.support.requests import assistant, user
-from tests.support.server import Client, refused, running_server, started
+from tests.support.server import Client, refused, running_server
 
 
 def entries(
@@ -237,20 +233,6 @@ def test_m7_a_fork_keeps_what_it_shares(client: Client, name: str) -> None:
     late.__dict__ = {**host.__dict__, "id": f"{name}-late"}
     client.session.ForkSession(session_service_pb2.ForkSessionRequest(session_id=name, fork_session_id=late.id))
     assert late.search("E4001").scope_dropped, "a fork of a closed scope is closed"
-
-
-def test_m7_administration_needs_an_admin(tmp_path: Path) -> None:
-    """There are no keys yet; who is told not to be one is refused in one place."""
-    with started(tmp_path) as server:
-        services: Services = server.services
-        other = Caller(method="DropScope", admin=False)
-        for call in (
-            lambda: memory_scope.drop_scope(services, other, "s"),
-            lambda: memory_scope.enumerate_scope(services, other, "s", MemoryFilter(), 5, (0, -1), 1000),
-        ):
-            with pytest.raises(FoldlineError) as caught:
-                call()
-            assert (caught.value.reason, caught.value.metadata) == (Reason.ADMIN_ONLY, {"method": "DropScope"})
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 MESSAGE_BYTES = 64 * 1024 * 1024
+ADMIN_KEY = "admin-key-of-the-tests"
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,20 @@ def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Refusal:
     raise AssertionError("the call was not refused")
 
 
+def bearer(key: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {key}"),)
+
+
+def keys_file(folder: Path) -> str:
+    """A file with the key that clients of tests give where one is needed (M7)."""
+    path = folder / "admin.keys"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{ADMIN_KEY}\n")
+    return str(path)
+
+
 class Client:
-    """Stubs of every service over one channel."""
+    """Stubs of every service over one channel; they give the admin key where one is needed."""
 
     def __init__(self, target: str) -> None:
         sizes = [(f"grpc.max_{way}_message_length", MESSAGE_BYTES) for way in ("receive", "send")]
@@ -106,6 +120,12 @@ class Client:
         self.estimate = estimate_service_pb2_grpc.EstimateServiceStub(self.channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self.channel)
         self.health = health_pb2_grpc.HealthStub(self.channel)
+        for stub, name in (
+            (self.memory, "DropScope"),
+            (self.memory, "EnumerateScope"),
+            (self.admin, "GetEffectiveConfig"),
+        ):
+            setattr(stub, name, partial(getattr(stub, name), metadata=bearer(ADMIN_KEY)))
 
     def serving(self, service: str = "") -> str:
         answer = self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10, wait_for_ready=True)
@@ -119,13 +139,14 @@ class Client:
 
 
 def config_of(folder: Path, settings: Mapping[str, Any] | None = None) -> Config:
-    """A configuration of its own: no file, no environment, a free port, no embedder, a quick end."""
+    """A configuration of its own: no file, no environment, a free port, no embedder, an admin key, a quick end."""
     flags = {
         "data": str(folder / "data"),
         "listen": "127.0.0.1:0",
         "socket": str(folder / "s"),
         "memory.embedder": "none",
         "server.drain_grace": 1.0,
+        "admin.keys_file": keys_file(folder),
         **(settings or {}),
     }
     return Config.load(env={}, flags=flags)
@@ -168,12 +189,20 @@ class Process:
 
     def __init__(self, folder: Path, *args: str, env: Mapping[str, str] | None = None) -> None:
         self.log = folder / "server.log"
-        command = [sys.executable, "-m", "foldline", "serve"]
+        command = [sys.executable, "-m", "foldline", "serve", "--set", f"admin.keys_file={keys_file(folder)}"]
         places = ["--data", str(folder / "data"), "--socket", str(folder / "s"), "--listen", "127.0.0.1:0"]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("FOLDLINE_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, *places, "--set", "memory.embedder=none", *args],
+                [
+                    *command,
+                    *places,
+                    "--set",
+                    "memory.embedder=none",
+                    "--set",
+                    f"admin.keys_file={keys_file(folder)}",
+                    *args,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**clean, **(env or {})},

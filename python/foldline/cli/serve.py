@@ -32,6 +32,9 @@ def command(
 
     Settings come from flags, else from the environment (FOLDLINE_LISTEN, FOLDLINE_MEMORY_CACHE_BYTES, …), else from
     the file, else are built in.
+
+    Dropping a memory scope, listing one and reading the configuration need an admin key: name a file of them, one a
+    line, with --set admin.keys_file=FILE. Without any, they are refused.
     """
     flags = {**_assignments(sets), "data": data, "listen": listen, "socket": socket}
     loaded = Config.load(file=config, flags=flags)

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from foldline import _core
 from foldline.commands.bell import EventBell
+from foldline.commands.curators import Curators
 from foldline.commands.live import Sessions
 from foldline.commands.workers import Workers
 from foldline.domain.errors import FoldlineError, Reason
@@ -37,14 +38,14 @@ class Caller:
     Attributes:
         payload: SHA-256 of the request as received, for W2.
         deadline: ``time.monotonic()`` at which the host stops waiting, None for never.
-        admin: whether it may do what needs an admin key. There are no keys yet: every caller on loopback is one.
+        admin: whether it gave an admin key.
     """
 
     tenant: str = ""
     payload: bytes = b""
     method: str = ""
     deadline: float | None = None
-    admin: bool = True
+    admin: bool = False
 
     def left(self) -> float | None:
         """Seconds until the host's deadline."""
@@ -57,7 +58,12 @@ class Caller:
             FoldlineError: ADMIN_ONLY.
         """
         if not self.admin:
-            raise FoldlineError(Reason.ADMIN_ONLY, f"{self.method} needs an admin key", method=self.method)
+            raise FoldlineError(
+                Reason.ADMIN_ONLY,
+                f"{self.method} needs an admin key, as metadata 'authorization: Bearer KEY'; the server's keys are "
+                "those that its settings admin.keys_file or admin.keys_env name",
+                method=self.method,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class Services:
     bell: EventBell
     catalog: Catalog
     sessions: Sessions
+    curators: Curators
     workers: Workers = field(default_factory=Workers)
     config_policy: Mapping[str, object] = field(default_factory=dict)
     clock: Callable[[], float] = time.time

@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2_grpc
 
 from foldline import _core, formats
-from foldline.access import Key, require_sdk
+from foldline.access import AdminKeys, Key, require_sdk
 from foldline.commands.bell import EventBell
 from foldline.commands.fold import interrupted
 from foldline.commands.host_owned.projections import expire_projections
@@ -98,7 +98,7 @@ def _embedder(settings: Memory) -> Callable[[], Embedder] | None:
     """What makes the configured embedder, when it is first needed.
 
     Raises:
-        ConfigError: no model, an SDK that is not installed, a key that is not there.
+        ConfigError: no model, an SDK that is not installed, a key that is not there, admin keys that are none.
     """
     if settings.embedder == "minilm":
         return MiniLm
@@ -183,6 +183,7 @@ class Server:
             start_time=time.time(),
             embedder=_EMBEDDERS[self.config.memory.embedder](self.config.memory),
             config=tuple(self.config.describe()),
+            admin_keys=AdminKeys(self.config.admin.keys_env, self.config.admin.keys_file),
             policy=resolve({"config": self.config.policy}),
             models=tuple((ModelRef(info.type.value.lower(), name), info) for name, info in models),
         )
@@ -313,7 +314,7 @@ def build(
 
     Raises:
         ConfigError: a data directory that cannot be used, the catalog file, a compactor or a provider's SDK that is
-            not installed, a key that is not there.
+            not installed, a key that is not there, admin keys that are none.
         StoreLocked: another process serves the data directory.
         FoldlineError: STORE_CORRUPT, NOT_READY.
     """

@@ -41,11 +41,11 @@ COMMENTS = {
 
 NOT_RAISED = {
     "CURATOR_FAILED", "CHECKPOINTS_DISABLED",
-    "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "TENANT_DENIED", "READ_ONLY", "ADMIN_ONLY", "EMBEDDING_MISMATCH",
+    "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "TENANT_DENIED", "READ_ONLY", "EMBEDDING_MISMATCH",
     # A search goes on without its embedder and says `degraded` (M8): the reason stays in the log.
     "EMBEDDER_UNAVAILABLE",
 }  # fmt: skip
-"""Reasons of RPCs and settings that are announced (NOT_YET), or of keys, which there are none of."""
+"""Reasons of RPCs and settings that are announced (NOT_YET), or of keys of tenants, which there are none of."""
 
 Case = Callable[[Client, Path], Refusal]
 CASES: dict[str, tuple[Case, dict[str, str | None]]] = {}
@@ -85,6 +85,13 @@ def _field(client: Client, _: Path) -> Refusal:
     found = refused(client.session.CreateSession, request)
     assert [field for field, _ in found.violations] == ["policy.min_progress"]
     return found
+
+
+@case("ADMIN_ONLY", method="DropScope")
+def _admin(client: Client, _: Path) -> Refusal:
+    """M7."""
+    request = memory_service_pb2.DropScopeRequest(session_id=session_of(client))
+    return refused(client.memory.DropScope, request, metadata=())
 
 
 @case("SESSION_NOT_FOUND", session_id="nobody")

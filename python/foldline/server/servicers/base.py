@@ -8,14 +8,21 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import grpc
 import msgspec
+import structlog
 from google.protobuf.message import Message
 
+from foldline.access import AdminKeys
 from foldline.commands.services import Caller, Services
+from foldline.config import ConfigError
+from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.models import ModelInfo
 from foldline.domain.policy import Resolved
 from foldline.domain.rows import ModelRef
+
+log = structlog.get_logger(__name__)
 
 PAGE = (50, 500)
 LONG_PAGE = (100, 1000)
@@ -29,6 +36,7 @@ class Settings:
     Attributes:
         heartbeat_interval: seconds that a stream may be silent.
         config: (key, value, origin) of every server setting, secrets left out.
+        admin_keys: of those who may call what needs one (M7).
     """
 
     version: str
@@ -39,6 +47,7 @@ class Settings:
     store: str = "sqlite"
     embedder: str = ""
     config: tuple[tuple[str, str, str], ...] = ()
+    admin_keys: AdminKeys = field(default_factory=AdminKeys)
     policy: Resolved | None = None
     models: tuple[tuple[ModelRef, ModelInfo], ...] = ()
 
@@ -49,6 +58,25 @@ class Servicer:
     def __init__(self, services: Services, settings: Settings) -> None:
         self.services = services
         self.settings = settings
+
+    def admin_of(self, request: Message, context: grpc.ServicerContext, method: str) -> Caller:
+        """The caller of a request that needs an admin key; ``Caller.admin`` says whether it gave one (M7)."""
+        given = _bearer(context)
+        try:
+            admin = bool(given) and self.settings.admin_keys.admit(given)
+        except ConfigError as error:
+            admin = False
+            log.error("admin keys cannot be read: who needs one is refused", problem=str(error))
+        return replace(caller_of(request, context, method), admin=admin)
+
+
+def _bearer(context: grpc.ServicerContext) -> str:
+    """The key of a call's metadata (RFC 6750); empty for none."""
+    for name, value in context.invocation_metadata():
+        if name == "authorization" and isinstance(value, str):
+            scheme, _, key = value.partition(" ")
+            return key.strip() if scheme.lower() == "bearer" else ""
+    return ""
 
 
 class Waiting(Protocol):

@@ -47,7 +47,7 @@ class MemoryServicer(Servicer, rpc.MemoryServiceServicer):
     ) -> pb.EnumerateScopeResponse:
         token = read_token(request, list)
         limit = request.limit if request.HasField("limit") else memory_scope.PAGE
-        caller = caller_of(request, context, "EnumerateScope")
+        caller = self.admin_of(request, context, "EnumerateScope")
         page = memory_scope.enumerate_scope(
             self.services, caller, request.session_id, _filter(request.filter), limit,
             _position(token[0]) if token else (0, -1), self.settings.max_message_bytes * 3 // 4,
@@ -58,7 +58,7 @@ class MemoryServicer(Servicer, rpc.MemoryServiceServicer):
         )  # fmt: skip
 
     def DropScope(self, request: pb.DropScopeRequest, context: grpc.ServicerContext) -> pb.DropScopeResponse:
-        caller = caller_of(request, context, "DropScope")
+        caller = self.admin_of(request, context, "DropScope")
         dropped = memory_scope.drop_scope(self.services, caller, request.session_id, request.request_id)
         return pb.DropScopeResponse(entries=dropped)
 

@@ -135,6 +135,7 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
     def GetEffectiveConfig(
         self, request: admin_service_pb2.GetEffectiveConfigRequest, context: grpc.ServicerContext
     ) -> admin_service_pb2.GetEffectiveConfigResponse:
+        self.admin_of(request, context, "GetEffectiveConfig").require_admin()
         entries = [admin_pb2.ConfigEntry(key=k, value=v, origin=o) for k, v, o in self.settings.config]
         policy = effective(self.settings.policy) if self.settings.policy else None
         return admin_service_pb2.GetEffectiveConfigResponse(entries=entries, policy=policy)
