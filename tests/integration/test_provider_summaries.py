@@ -39,8 +39,7 @@ FAILURES = {
     "length": "SUMMARY_REJECTED", "blank": "SUMMARY_REJECTED", "refusal": "SUMMARY_REJECTED",
     "tool_call": "SUMMARY_REJECTED", "reasoning": "SUMMARY_REJECTED", "unfinished": "SUMMARIZER_FAILED",
     "empty": "SUMMARIZER_FAILED", "cut": "SUMMARIZER_FAILED", "server_error": "SUMMARIZER_FAILED",
-    "rate_limited": "SUMMARIZER_FAILED", "context_exceeded": "SUMMARIZER_FAILED", "too_large": "SUMMARIZER_FAILED",
-    "unauthorized": "SUMMARIZER_FAILED",
+    "rate_limited": "SUMMARIZER_FAILED", "unauthorized": "SUMMARIZER_FAILED",
 }  # fmt: skip
 _numbers = itertools.count(1)
 

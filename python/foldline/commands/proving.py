@@ -232,12 +232,16 @@ def fail(
         if not live.stale:
             draft = Draft(services, live)
             session = account(services, draft.session, attempt.fold.spent, now=draft.now, folded=False)
-            record = cadence.attempt_failed(
-                session.cadence, now=draft.now, policy=request.policy, trigger=trigger, retry_after=retry_after,
-                only_not_smaller=kind is FailureKind.NOT_SMALLER,
-            )  # fmt: skip
+            record = session.cadence
+            if kind is not FailureKind.INTERRUPTED:  # Nobody failed: as after a crash, the next boundary may try.
+                record = cadence.attempt_failed(
+                    record, now=draft.now, policy=request.policy, trigger=trigger, retry_after=retry_after,
+                    only_not_smaller=kind is FailureKind.NOT_SMALLER,
+                )  # fmt: skip
             draft.session = replace(session, cadence=record)
-            last = attempt.fold.spent[-1] if attempt.fold.spent else Spent(attempt.source)
+            # What stood in for a source that was paid used nothing: the event names what did.
+            spent = attempt.fold.spent or [Spent(attempt.source)]
+            last = next((s for s in reversed(spent) if s.usage is not None), spent[-1])
             draft.event(
                 EventKind.COMPACTION_FAILED, fold_id=attempt.fold.fold_id, trigger=trigger,
                 signals=request.decision.signals, failure=kind, checks=checks, source=attempt.source,

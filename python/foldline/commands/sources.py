@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from foldline.commands.fold_parts import FoldRequest
 from foldline.commands.services import Services
+from foldline.domain.curators import CuratorRole
 from foldline.domain.enums import SummarySource, SummarySourcePolicy
-from foldline.domain.folding import FoldScope
+from foldline.domain.folding import FoldScope, SummaryFailed
 from foldline.domain.policy import Policy
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
@@ -36,24 +37,41 @@ def is_paid(services: Services, policy: Policy) -> bool:
     return source_of(services, policy) in PAID
 
 
-def may_write_ahead(services: Services, policy: Policy) -> bool:
+def may_write_ahead(services: Services, policy: Policy, session: Session) -> bool:
     """A1, A4: whether summaries are written ahead of need; by default those that cost nothing."""
     source = source_of(services, policy)
     if source is SummarySource.COMPACTOR:
         opted = bool(getattr(services.sources.compactor, "background", False))
         return opted and bool(policy.background.enabled)
-    if source is SummarySource.CURATOR:
+    if source is SummarySource.CURATOR and _connected(services, session, background=True) is None:
         return False
     enabled = policy.background.enabled
     return source not in PAID if enabled is None else enabled
 
 
-def writer_of(services: Services, policy: Policy, scope: FoldScope) -> SummarySource:
-    """Who writes the summary of a plan: rounds of the open run are the sidecar's own to fold (F5)."""
+def _connected(services: Services, session: Session, *, background: bool) -> CuratorRole | None:
+    return services.curators.role_for(session.tenant, session.labels, background=background)
+
+
+def writer_of(
+    services: Services, policy: Policy, scope: FoldScope, session: Session, *, background: bool = False
+) -> SummarySource:
+    """Who writes the summary of a plan: rounds of the open run are the sidecar's own to fold (F5).
+
+    Where the policy says CURATOR, a compactor does that is connected while no curator is (S6, F12).
+    """
     source = source_of(services, policy)
     if source in EXTERNAL and scope in (FoldScope.STAGE_2, FoldScope.COMBINED):
         return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
+    if source is SummarySource.CURATOR:
+        compacts = _connected(services, session, background=background) is CuratorRole.COMPACTOR
+        return SummarySource.COMPACTOR if compacts else source
     return source
+
+
+def is_compacted(services: Services, policy: Policy, session: Session) -> bool:
+    """Whether a compactor folds what stands before the run (F12)."""
+    return writer_of(services, policy, FoldScope.STAGE_1, session) is SummarySource.COMPACTOR
 
 
 def order(request: FoldRequest, source: SummarySource) -> list[SummarySource]:
@@ -65,6 +83,11 @@ def order(request: FoldRequest, source: SummarySource) -> list[SummarySource]:
     if request.decision.barred is not None and len(writers) > 1:
         writers = writers[1:]
     return writers
+
+
+def handoff_follows(source: SummarySource, failure: SummaryFailed) -> bool:
+    """S7: whether a failure of the provider's call is of the kind that the mechanical handoff is for."""
+    return source is SummarySource.PROVIDER and failure.context_exceeded
 
 
 def summary_model(request: FoldRequest, session: Session) -> ModelRef:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import structlog
 
 from foldline.commands.compacting import compact
+from foldline.commands.curating import curate
 from foldline.commands.fold_parts import Attempt, FoldRequest, Progress, Spent, Written
 from foldline.commands.services import Services
-from foldline.commands.sources import PAID, order, summary_model
+from foldline.commands.sources import PAID, handoff_follows, order, summary_model
 from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind, SummarySource
-from foldline.domain.folding import FoldPlan, SummaryFailed, SummaryRequest, SummaryResult
+from foldline.domain.folding import FoldPlan, SummaryFailed, SummaryRequest, SummaryResult, has_unmeasured_speech
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import Usage
 from foldline.domain.policy import Memory
@@ -27,17 +29,26 @@ log = structlog.get_logger(__name__)
 def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written:
     """Has the summary of a plan written, by its source or, where the policy says so, its successor (S2).
 
+    Where the provider's call failed for its size, a mechanical handoff comes last (S7).
+
     Raises:
-        SummaryFailed: of the configured source, where no other may write or that one failed too.
+        SummaryFailed: of the configured source, where no other may write or that one failed too; UNMEASURED_TRANSCRIPT
+            where a handoff would come and may not.
     """
     fold, failed = attempt.fold, None
     request.progress(Progress("summarizing", fold.fold_id, len(attempt.plan.discard)))
-    for source in order(request, attempt.source):
+    waiting = deque(order(request, attempt.source))
+    while waiting:
+        source = waiting.popleft()
+        if source is SummarySource.MECHANICAL:
+            _refuse_speech(attempt, failed)
         try:
             plan, summary = _call(services, request, attempt, source)
         except SummaryFailed as error:
             fold.spent.append(Spent(source, _with_cost(services, error.usage, error.model), error.model))
             failed = failed or error
+            if handoff_follows(source, error):
+                waiting.append(SummarySource.MECHANICAL)
             continue
         summary = replace(summary, usage=_with_cost(services, summary.usage, summary.model))
         fold.spent.append(Spent(source, summary.usage, summary.model))
@@ -47,6 +58,18 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
         return Written(plan, summary, entries, request.policy.memory, failed)
     assert failed is not None
     raise failed
+
+
+def _refuse_speech(attempt: Attempt, failed: SummaryFailed | None) -> None:
+    """S7: no handoff while any active row holds speech of which nobody knows how much was heard.
+
+    Raises:
+        SummaryFailed: UNMEASURED_TRANSCRIPT.
+    """
+    held = next((row for row in attempt.rows.values() if has_unmeasured_speech(row)), None)
+    if held is not None:
+        what = f"row {held.offset} holds unmeasured speech, which a mechanical handoff would lose"
+        raise SummaryFailed(FailureKind.UNMEASURED_TRANSCRIPT, f"{failed.detail}; {what}" if failed else what)
 
 
 def projected(
@@ -78,13 +101,17 @@ def _call(
     if source is SummarySource.COMPACTOR:
         return compact(services, request, attempt)
     if source is SummarySource.CURATOR:
-        raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, "summary.source is CURATOR and no curator is connected")
+        return attempt.plan, curate(services, request, attempt, _summary_request(services, request, attempt))
     made_by = {
         SummarySource.EXTRACTIVE: services.sources.extractive, SummarySource.PROVIDER: services.sources.provider,
+        SummarySource.MECHANICAL: services.sources.mechanical,
     }.get(source)  # fmt: skip
     if made_by is None:
         raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"summary.source is {source} and none is configured")
-    return attempt.plan, made_by.summarize(_summary_request(services, request, attempt))
+    asked = _summary_request(services, request, attempt)
+    if source is SummarySource.MECHANICAL:
+        asked = replace(asked, budget=min(asked.budget, request.policy.summary.mechanical_tokens))
+    return attempt.plan, made_by.summarize(asked)
 
 
 def _summary_request(services: Services, request: FoldRequest, attempt: Attempt) -> SummaryRequest:

@@ -458,6 +458,7 @@ class Sources:
     """Who can write summaries here (S2). ``provider`` is the configured one, None without."""
 
     extractive: Summarizer
+    mechanical: Summarizer
     provider: Summarizer | None = None
     compactor: Compactor | None = None
 

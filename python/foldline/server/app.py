@@ -44,6 +44,7 @@ from foldline.store.sqlite.store import SqliteStore
 from foldline.summarize.extractive import ExtractiveSummarizer
 from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
 from foldline.v1 import compaction_service_pb2, session_service_pb2
+from foldline.summarize.mechanical import MechanicalHandoff
 
 log = structlog.get_logger(__name__)
 
@@ -326,6 +327,7 @@ def build(
     )
     store = _store(config, clock)
     try:
+        mechanical=MechanicalHandoff(_count),
         return Server(config, store, catalog, sources, clock)
     except BaseException:
         store.close()

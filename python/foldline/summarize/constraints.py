@@ -11,6 +11,10 @@ from foldline.summarize.reading import Request
 from foldline.summarize.text import one_line
 
 MEMORY_LINE = "Older user constraints are not listed here; memory_search finds them."
+REACH_LINE = (
+    "This handoff holds no prose of the folded part: memory_search finds its rows by words, paths or ids, and "
+    "read_result reads a row or a result whole."
+)
 
 _SHORTEST, _LONGEST, _PER_ROW = 6, 500, 12
 _DATA = re.compile(

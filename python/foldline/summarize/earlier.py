@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from foldline.domain.enums import SummarySource
 from foldline.domain.rows import CompactionSummaryRow
-from foldline.summarize.constraints import MEMORY_LINE
+from foldline.summarize.constraints import MEMORY_LINE, REACH_LINE
 from foldline.summarize.coverage import APPENDIX_TITLE
 from foldline.summarize.cues import ASKS, FILLER
 from foldline.summarize.packing import ACTIONS, DECISIONS, DETAILS, ERRORS, GOALS, HEADINGS, NOTHING, OPEN
@@ -28,8 +28,9 @@ _WORDS = (
 _QUOTE = re.compile(r'"""\n(.*?)\n"""', re.DOTALL)
 _LAST_REQUEST = re.compile(r"^Last (?:request|notice \S+) \[#(\d+)\] \([^)]*\)")
 _TAG = re.compile(r"^\[#\d+\] ")
-_MOMENT = re.compile(r"no result among these rows$|no closing answer in these rows$")
+_MOMENT = re.compile(r"no result among these rows$|no closing answer in these rows$|^\d+ rows folded here: ")
 _LONGEST, _LONGEST_HEADING = 600, 80
+_OWN = (SummarySource.EXTRACTIVE, SummarySource.MECHANICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def carried_lines(
     found: dict[str, CarriedLine] = {}
     for row in earlier:
         section = ACTIONS
-        own = row.source == SummarySource.EXTRACTIVE
+        own = row.source in _OWN
         started = not own
         for raw in _lines_of(clean(row.text.replace(row.ledger, "") if row.ledger else row.text)):
             heading = _HEADING.match(raw)
@@ -72,7 +73,7 @@ def carried_lines(
                 started = True
                 continue
             line = one_line(_BULLET.sub("", raw))
-            if not started or not line or line.lower() == NOTHING or MEMORY_LINE in line:
+            if not started or not line or line.lower() == NOTHING or line == REACH_LINE or MEMORY_LINE in line:
                 continue
             if (own and _of_its_moment(section, line)) or any(d in line for d in durable):
                 continue

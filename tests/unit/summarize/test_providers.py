@@ -206,6 +206,13 @@ class TestRetries:
         failed = failure(summarizer(fake, "google"), asking(SOURCE, timeout=5.0))
         assert (failed.retry_after, fake.calls) == (7.0, 1), "7 s are more than there is time for"
 
+    def test_an_answer_that_filled_the_window_is_told_as_one_too_large(self, fake: FakeProvider) -> None:
+        """S7: Anthropic ends it with a reason of its own."""
+        shape = {"type": "message", "content": [{"type": "text", "text": "## Goals"}], "usage": {"input_tokens": 9}}
+        fake.otherwise = Does(body=json.dumps(shape | {"stop_reason": "model_context_window_exceeded"}).encode())
+        failed = failure(summarizer(fake, "anthropic"), asking(SOURCE))
+        assert (failed.kind, failed.context_exceeded, fake.calls) == (FailureKind.SUMMARY_REJECTED, True, 1)
+
 
 class TestRefusals:
     @pytest.mark.parametrize("file", REFUSALS, ids=[file.stem for file in REFUSALS])

@@ -27,7 +27,7 @@ _ENDINGS = {
     "end_turn": Ending.COMPLETE,
     "stop_sequence": Ending.COMPLETE,
     "max_tokens": Ending.LENGTH,
-    "model_context_window_exceeded": Ending.LENGTH,
+    "model_context_window_exceeded": Ending.WINDOW,
     "refusal": Ending.REFUSED,
     "tool_use": Ending.TOOLS,
 }

@@ -79,7 +79,8 @@ class Conversation:
         if answer.ending is Ending.UNFINISHED:
             self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {answer.ending}")
         if answer.ending is not Ending.COMPLETE:
-            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {answer.ending}")
+            full = answer.ending is Ending.WINDOW
+            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {answer.ending}", context_exceeded=full)
         text = bare(answer.text)
         if not text:
             why = "reasoning and no summary" if answer.reasoned or answer.text.strip() else "a blank summary"

@@ -24,6 +24,7 @@ class Ending(StrEnum):
 
     COMPLETE = "complete"
     LENGTH = "stopped at its length limit"
+    WINDOW = "ran into the end of its context window"
     REFUSED = "refused"
     TOOLS = "asked for a tool instead of answering"
     UNFINISHED = "did not say that it was finished"
