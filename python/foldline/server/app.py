@@ -42,9 +42,9 @@ from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
 from foldline.store.sqlite.store import SqliteStore
 from foldline.summarize.extractive import ExtractiveSummarizer
+from foldline.summarize.mechanical import MechanicalHandoff
 from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
 from foldline.v1 import compaction_service_pb2, session_service_pb2
-from foldline.summarize.mechanical import MechanicalHandoff
 
 log = structlog.get_logger(__name__)
 
@@ -322,12 +322,12 @@ def build(
     catalog = _catalog(config.catalog)
     sources = Sources(
         extractive=summarizer or ExtractiveSummarizer(_count),
+        mechanical=MechanicalHandoff(_count),
         provider=provider or provider_from(config, _judges(catalog)),
         compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
     )
     store = _store(config, clock)
     try:
-        mechanical=MechanicalHandoff(_count),
         return Server(config, store, catalog, sources, clock)
     except BaseException:
         store.close()
