@@ -67,7 +67,7 @@ def consider(services: Services, live: LiveSession, request: FoldRequest) -> Non
     if live.ahead is not None and live.ahead.rewrites != session.rewrites:
         drop(services, live, "the rows that it covers changed")
         session = live.session
-    if live.ahead is not None or not may_write_ahead(services, policy):
+    if live.ahead is not None or not may_write_ahead(services, policy, session):
         return
     paid = is_paid(services, policy)
     if not cadence.ahead_due(request.decision.report, session.cadence, policy, now=services.clock(), paid=paid):

@@ -62,7 +62,9 @@ def planned_attempt(
     planned = plan(snapshot, analyze(snapshot), inputs, calls)
     if planned is None:
         return SkipReason.NOTHING_TO_FOLD
-    source = writer_of(services, request.policy, planned.scope)
+    source = writer_of(
+        services, request.policy, planned.scope, session, background=trigger is Trigger.BACKGROUND
+    )  # fmt: skip
     vetoed = cadence.veto(
         planned, decision, session.cadence, request.policy, request.limits, tools_tokens=request.tools_tokens,
         now=draft.now, paid=source in PAID, external=source in EXTERNAL,

@@ -155,7 +155,7 @@ class _Planner:
         planned = self.plan(due)
         if planned is None:
             return SkipReason.NOTHING_TO_FOLD
-        source = writer_of(self.services, self.pressure.policy, planned.scope)
+        source = writer_of(self.services, self.pressure.policy, planned.scope, self.session)
         return cadence.veto(
             planned, due, self.session.cadence, self.pressure.policy, self.pressure.limits,
             tools_tokens=self.pressure.report.parts.tools, now=self.services.clock(), paid=source in PAID,

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import structlog
 
+from foldline.commands.curating import compact_by_host
 from foldline.commands.fold_parts import Attempt, FoldRequest
 from foldline.commands.services import Services
-from foldline.domain.enums import FailureKind, SummarySource
+from foldline.domain.enums import FailureKind, SummarySource, SummarySourcePolicy
 from foldline.domain.folding import Compacted, CompactorTask, FoldPlan, SummaryFailed, SummaryResult
 from foldline.domain.rows import CompactionSummaryRow, kind_of
 from foldline.engine import planning
@@ -21,9 +22,7 @@ log = structlog.get_logger(__name__)
 
 def compact(services: Services, request: FoldRequest, attempt: Attempt) -> tuple[FoldPlan, SummaryResult]:
     """F12: the compactor decides what stays of the rows before the run, and writes the summary of the rest."""
-    compactor, planned = services.sources.compactor, attempt.plan
-    if compactor is None:
-        raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, "no compactor is configured")
+    planned = attempt.plan
     snapshot, structure = attempt.snapshot, analyze(attempt.snapshot)
     handed = planning.handed(snapshot, structure, attempt.inputs)
     bodies = {o: attempt.rows[o] for unit in handed for o in unit.offsets}
@@ -36,7 +35,10 @@ def compact(services: Services, request: FoldRequest, attempt: Attempt) -> tuple
         budget=planned.budget, instructions=request.all_instructions, timeout=timeout,
         cancelled=lambda: attempt.fold.cancelled,
     )  # fmt: skip
-    answer = _within(lambda: compactor.compact(task), timeout)
+    if request.policy.summary.source is SummarySourcePolicy.CURATOR:
+        answer = compact_by_host(services, request, attempt, task)
+    else:
+        answer = _by_package(services, task)
     try:
         plan = planning.plan_keeping(snapshot, structure, attempt.inputs, answer.keep)
     except (ValueError, TypeError) as error:
@@ -46,6 +48,13 @@ def compact(services: Services, request: FoldRequest, attempt: Attempt) -> tuple
     durable = tuple(dict.fromkeys(line for summary in earlier for line in summary.durable))
     written = SummaryResult(answer.text, durable, SummarySource.COMPACTOR, model=answer.model, usage=answer.usage)
     return plan, written
+
+
+def _by_package(services: Services, task: CompactorTask) -> Compacted:
+    compactor = services.sources.compactor
+    if compactor is None:
+        raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, "no compactor is configured")
+    return _within(lambda: compactor.compact(task), task.timeout)
 
 
 def _within(call: Callable[[], object], timeout: float) -> Compacted:

@@ -37,7 +37,7 @@ from foldline.commands.reply import (
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.snapshots import facts_of_stored
-from foldline.commands.sources import is_external, is_paid, source_of
+from foldline.commands.sources import is_compacted, is_external, is_paid
 from foldline.domain.changes import replace
 from foldline.domain.enums import (
     Action,
@@ -48,7 +48,6 @@ from foldline.domain.enums import (
     RowKind,
     RunOutcome,
     SkipReason,
-    SummarySource,
     WarningCode,
 )
 from foldline.domain.errors import FoldlineError, Reason
@@ -544,7 +543,7 @@ def _note_bounds(draft: Draft, boundary: _Boundary, bound: Bounds, action: Actio
         )  # fmt: skip
     too_large = action is Action.TOO_LARGE
     # F12: a compactor's plan must not be overruled because results were bounded.
-    compacts = source_of(draft.services, boundary.policy) is SummarySource.COMPACTOR
+    compacts = is_compacted(draft.services, boundary.policy, draft.session)
     if too_large or (boundary.policy.auto_compact and results and not compacts):
         cause = "too_large" if too_large else "bounded"
         if draft.session.cadence.did_not_fit is None:

@@ -104,7 +104,10 @@ class Lease:
 
 
 class Link(Protocol):
-    """The way to a connected host. Neither call waits: what cannot be sent is lost, and the lease with it."""
+    """The way to a connected host. No call waits: what cannot be sent is lost, and the lease with it."""
+
+    def welcome(self, curator_id: str) -> None:
+        """Comes before all others."""
 
     def hand(self, task: Handed) -> None: ...
     def cancel(self, task_id: str, reason: str) -> None: ...

@@ -37,7 +37,7 @@ from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.domain.tools import AgentTool
 
 if TYPE_CHECKING:
-    from foldline.domain.curators import Lease
+    from foldline.domain.curators import Carrying, Lease
     from foldline.domain.projections import HostRow, Projection, Settled, StagedFold
 
 
@@ -461,6 +461,8 @@ class Sources:
     mechanical: Summarizer
     provider: Summarizer | None = None
     compactor: Compactor | None = None
+    carrying: Carrying | None = None
+    """What the texts of connected curators carry beside their own words (F8, S9); None: they are not asked."""
 
 
 class Embedder(Protocol):

@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2_grpc
 from foldline import _core, formats
 from foldline.access import AdminKeys, Key, require_sdk
 from foldline.commands.bell import EventBell
+from foldline.commands.curators import Curators
 from foldline.commands.fold import interrupted
 from foldline.commands.host_owned.projections import expire_projections
 from foldline.commands.live import Sessions
@@ -41,6 +42,7 @@ from foldline.server.health import CORE, FOLDS, STORE, Readiness
 from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
 from foldline.store.sqlite.store import SqliteStore
+from foldline.summarize.curated import CuratedText
 from foldline.summarize.extractive import ExtractiveSummarizer
 from foldline.summarize.mechanical import MechanicalHandoff
 from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
@@ -151,6 +153,7 @@ class Server:
             bell=bell,
             catalog=catalog,
             sessions=Sessions(store),
+            curators=Curators(store, config.server.heartbeat_interval, clock),
             config_policy=config.policy,
             clock=clock,
         )
@@ -208,6 +211,7 @@ class Server:
     def ready(self) -> None:
         """Ends what a crash cut off, warms the core, and lets calls in."""
         self.readiness.set(STORE, True)
+        self.services.store.clear_leases()
         ended = interrupted(self.services)
         if ended:
             log.warning("ended folds that a crash cut off", folds=ended)
@@ -233,6 +237,7 @@ class Server:
         self._grpc.stop(grace).wait()
         ended = _until(lambda: self.pools.busy() == 0, 1.0)
         self.pools.shutdown()
+        self.services.curators.stop()
         self.services.workers.stop(grace)
         self._memory.stop()
         self.services.store.close()
@@ -325,6 +330,7 @@ def build(
         mechanical=MechanicalHandoff(_count),
         provider=provider or provider_from(config, _judges(catalog)),
         compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
+        carrying=lambda request: CuratedText(request, _count),
     )
     store = _store(config, clock)
     try:

@@ -31,10 +31,12 @@ class Pushed:
 
     Attributes:
         received, sent: bytes of messages.
+        busy: whether a step is under way though the stream waits for its client, so that it does not end.
     """
 
     def __init__(self, push: Callable[[bytes | None], None], encode: Callable[[Message], bytes]) -> None:
         self.received = self.sent = 0
+        self.busy: Callable[[], bool] = lambda: False
         self._push = push
         self._encode = encode
         self._lock = threading.Lock()
@@ -46,7 +48,7 @@ class Pushed:
         """What the client sends, until it has sent all, or ``stops`` says that there is to be no further step."""
         while True:
             with self._lock:
-                if self._ended or stops():
+                if self._ended or (stops() and not self.busy()):
                     return
                 self._waiting = True
             raw = next(raws, None)
@@ -104,7 +106,7 @@ class Pushed:
         if not self._lock.acquire(timeout=_PATIENCE if if_waiting else -1):
             return False
         try:
-            if self._ended or (if_waiting and not self._waiting):
+            if self._ended or (if_waiting and (not self._waiting or self.busy())):
                 return False
             self._ended = True
             status()

@@ -135,7 +135,7 @@ def plan_of(
     planned, snapshot = plan_whole(view.snapshot(session.revision, found.factor.value), inputs, calls, transcript.bound)
     if planned is None:
         return SkipReason.NOTHING_TO_FOLD
-    source = writer_of(services, policy, planned.scope)
+    source = writer_of(services, policy, planned.scope, session)
     vetoed = cadence.veto(
         planned, found.decision, record, policy, found.limits, tools_tokens=found.report.parts.tools, now=now,
         paid=source in PAID, external=source in EXTERNAL,

@@ -7,8 +7,9 @@ import grpc
 from foldline.commands.services import Services
 from foldline.server.servicers.base import Settings
 from foldline.server.servicers.compaction import CompactionServicer
+from foldline.server.servicers.curator import CuratorServicer
 from foldline.server.servicers.memory import MemoryServicer
-from foldline.server.servicers.others import AdminServicer, CuratorServicer, EstimateServicer, EventServicer
+from foldline.server.servicers.others import AdminServicer, EstimateServicer, EventServicer
 from foldline.server.servicers.session import SessionServicer
 from foldline.server.servicers.tools import ToolServicer
 from foldline.v1 import (

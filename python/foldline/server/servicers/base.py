@@ -163,7 +163,6 @@ NOT_YET = {
     "SaveCheckpoint": "save a checkpoint and fold, or trim the oldest completed calls",
     "ListCheckpoints": "list a session's checkpoints",
     "GetCheckpoint": "read one checkpoint",
-    "Curate": "let a host write summaries or plan folds itself",
 }
 """RPCs of the contract that answer UNIMPLEMENTED, and what they will do."""
 

@@ -1,4 +1,4 @@
-"""EventService, EstimateService, AdminService, and the service that is announced."""
+"""EventService, EstimateService, AdminService."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from foldline.server.servicers.base import (
     NOT_YET,
     Servicer,
     caller_of,
-    not_yet,
     page_size,
     page_token,
     read_token,
@@ -38,7 +37,6 @@ from foldline.v1 import (
     admin_service_pb2_grpc,
     compaction_service_pb2,
     curator_service_pb2,
-    curator_service_pb2_grpc,
     estimate_service_pb2,
     estimate_service_pb2_grpc,
     event_service_pb2,
@@ -158,7 +156,3 @@ def _announced() -> list[str]:
     files = (compaction_service_pb2, curator_service_pb2, session_service_pb2)
     services = [s for file in files for s in file.DESCRIPTOR.services_by_name.values()]
     return sorted(f"{s.name}/{m.name}" for s in services for m in s.methods if m.name in NOT_YET)
-
-
-class CuratorServicer(Servicer, curator_service_pb2_grpc.CuratorServiceServicer):
-    Curate = not_yet("Curate")
