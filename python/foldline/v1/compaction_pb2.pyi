@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from foldline.v1 import model_pb2 as _model_pb2
+from foldline.v1 import policy_pb2 as _policy_pb2
 from foldline.v1 import pressure_pb2 as _pressure_pb2
 from foldline.v1 import row_pb2 as _row_pb2
 from google.protobuf import descriptor as _descriptor
@@ -571,6 +572,8 @@ class SourceBound(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     OF_FIELD_NUMBER: _builtins.int
+    PROMPT_CACHE_FIELD_NUMBER: _builtins.int
+    SEPARATE_BECAUSE_FIELD_NUMBER: _builtins.int
     kind: Global___SourceBoundKind.ValueType
     """Which bound held."""
     through: _builtins.int
@@ -581,6 +584,10 @@ class SourceBound(_message.Message):
     """`REQUESTS_ONLY`: requests carried. 0 otherwise."""
     of: _builtins.int
     """`REQUESTS_ONLY`: requests there were. 0 otherwise."""
+    prompt_cache: _policy_pb2.PromptCache.ValueType
+    """Whether the instruction was appended to the live request (S3). Unspecified: `summary.prompt_cache` did not ask for it."""
+    separate_because: _builtins.str
+    """Why it was a request of its own although `summary.prompt_cache` is `APPEND`. At most 256 bytes; empty: it was not."""
     def __init__(
         self,
         *,
@@ -589,10 +596,12 @@ class SourceBound(_message.Message):
         chunks: _builtins.int = ...,
         kept: _builtins.int = ...,
         of: _builtins.int = ...,
+        prompt_cache: _policy_pb2.PromptCache.ValueType = ...,
+        separate_because: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "kept", b"kept", "kind", b"kind", "of", b"of", "through", b"through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "kept", b"kept", "kind", b"kind", "of", b"of", "prompt_cache", b"prompt_cache", "separate_because", b"separate_because", "through", b"through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
