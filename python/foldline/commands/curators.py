@@ -58,11 +58,17 @@ class Host:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A task. ``deadline`` and ``expire`` are of ``time.monotonic()``; ``lost`` are hosts whose lease of it ended."""
+    """A task.
+
+    Attributes:
+        deadline, expire: of ``time.monotonic()``; ``told`` is the deadline in seconds since the epoch.
+        lost: hosts whose lease of it ended.
+    """
 
     task_id: str
     work: Work
     deadline: float
+    told: float
     attempt: int = 0
     holder: Host | None = None
     expire: float = 0.0
@@ -105,7 +111,8 @@ class Curators:
                 CURATOR_FAILED where its host failed, was late or answered the wrong thing; CANCELLED; INTERRUPTED where
                 the server stops.
         """
-        task = _Task(f"t-{uuid.uuid4().hex}", work, time.monotonic() + work.timeout)
+        told = self._clock() + work.timeout
+        task = _Task(f"t-{uuid.uuid4().hex}", work, time.monotonic() + work.timeout, told)
         with self._changed:
             self._tasks[task.task_id] = task
         why = "the fold is over"
@@ -203,12 +210,11 @@ class Curators:
         return min(free, key=lambda host: (len(host.tasks), host.turn), default=None)
 
     def _give(self, task: _Task, host: Host) -> Handed:
-        now, left = time.monotonic(), self._clock()
         task.attempt += 1
-        task.holder, task.expire = host, now + self.lease
+        task.holder, task.expire = host, time.monotonic() + self.lease
         host.tasks.add(task.task_id)
         host.turn = next(self._turns)
-        return Handed(task.task_id, task.work, task.attempt, left + task.deadline - now, left + self.lease)
+        return Handed(task.task_id, task.work, task.attempt, task.told, self._clock() + self.lease)
 
     def _lease_of(self, handed: Handed, host: Host) -> Lease:
         work = handed.work
@@ -255,16 +261,16 @@ class Curators:
             When the leases end unless another heartbeat comes, in seconds since the epoch.
         """
         with self._changed:
-            held = {task_id: self._held(host, task_id) for task_id in task_ids}
-            kept = [task for task in held.values() if task is not None]
+            kept = [task for task_id in dict.fromkeys(task_ids) if (task := self._held(host, task_id)) is not None]
             for task in kept:
                 task.expire = time.monotonic() + self.lease
             expire = self._clock() + self.lease
-        for task_id, task in held.items():
-            if task is None:
+        held = [task.task_id for task in kept]
+        for task_id in task_ids:
+            if task_id not in held:
                 host.link.cancel(task_id, "it is over, or given to another")
-        if kept:
-            self._leases.renew_leases([task.task_id for task in kept], host.curator_id, expire)
+        if held:
+            self._leases.renew_leases(held, host.curator_id, expire)
         return expire
 
     def answer(self, host: Host, task_id: str, answer: Answer) -> bool:

@@ -30,32 +30,34 @@ def registration_of(value: curator_pb2.CuratorRegister, tenant: str) -> Registra
 
 
 def wire_task(handed: Handed, most: int = CHUNK_BYTES) -> Iterator[pb.CurateResponse]:
-    """A task, its rows in as many messages as they need; a row is never divided."""
+    """A task, its rows in as many messages as they need: a row is never divided, and one that is over ``most`` is
+    alone in its message."""
     work = handed.work
-    chunks = _chunks(work.rows, most)
-    rows, following = next(chunks, []), next(chunks, None)
-    yield pb.CurateResponse(
-        task=curator_pb2.CuratorTask(
-            task_id=handed.task_id, session_id=work.session_id, labels=work.labels, role=ROLES.wire(work.role),
-            rows=rows, more_rows=following is not None, earlier_summary=_earlier(work.earlier),
-            instructions=work.instructions, budget_tokens=work.budget, deadline=timestamp(handed.deadline),
-            lease_expire_time=timestamp(handed.lease_expire), attempt=handed.attempt,
-            trigger=TRIGGERS.wire(work.trigger), model=wire_model(work.model),
-        )
+    task = curator_pb2.CuratorTask(
+        task_id=handed.task_id, session_id=work.session_id, labels=work.labels, role=ROLES.wire(work.role),
+        earlier_summary=_earlier(work.earlier), instructions=work.instructions, budget_tokens=work.budget,
+        deadline=timestamp(handed.deadline), lease_expire_time=timestamp(handed.lease_expire),
+        attempt=handed.attempt, trigger=TRIGGERS.wire(work.trigger), model=wire_model(work.model),
     )  # fmt: skip
+    chunks = _chunks(work.rows, most, task.ByteSize())
+    task.rows.extend(next(chunks, ()))
+    following = next(chunks, None)
+    task.more_rows = following is not None
+    yield pb.CurateResponse(task=task)
     while following is not None:
         rows, following = following, next(chunks, None)
         further = curator_pb2.CuratorRows(task_id=handed.task_id, rows=rows, more_rows=following is not None)
         yield pb.CurateResponse(rows=further)
 
 
-def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[row_pb2.Row]]:
+def _chunks(rows: Sequence[Row], most: int, taken: int) -> Iterator[list[row_pb2.Row]]:
+    """Rows by messages, of the first of which some bytes are taken."""
     chunk: list[row_pb2.Row] = []
-    size = 0
+    size = taken
     for row in rows:
         made = wire_row(row)
         own = made.ByteSize() + _ROW_OVERHEAD
-        if chunk and size + own > most:
+        if size and size + own > most:
             yield chunk
             chunk, size = [], 0
         chunk.append(made)
