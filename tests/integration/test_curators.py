@@ -115,6 +115,7 @@ class TestWriting:
         assert dict(head.labels) == {"team": "blue"}
         assert head.model.model == "small"
         assert not head.HasField("earlier_summary")
+        assert not head.units
         gone = [o for r in record.discarded for o in range(r.first, r.last + 1)]
         assert [r.offset for r in task.rows] == gone
         stored = {r.offset: r for r in host.archive()}
@@ -604,7 +605,8 @@ class TestCompactors:
                 crossing = pool.submit(cross, host, 0)
                 task = compactor.task()
                 assert task.head.role == curator_pb2.CURATOR_ROLE_COMPACTOR
-                kept = [r.offset for r in task.rows][:2]
+                assert [o for unit in task.head.units for o in unit.offsets] == [r.offset for r in task.rows]
+                kept = list(task.head.units[0].offsets)
                 compactor.rewrite(task, kept, TEXT)
                 folded = crossing.result(20)
         assert folded.fold.summary_source == row_pb2.SUMMARY_SOURCE_COMPACTOR

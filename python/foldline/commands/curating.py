@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from foldline.commands.fold_parts import Attempt, FoldRequest
 from foldline.commands.services import Services
+from foldline.domain.changes import replace
 from foldline.domain.curators import Curated, CuratorRole, Work
 from foldline.domain.enums import FailureKind
 from foldline.domain.folding import Compacted, CompactorTask, SummaryFailed, SummaryRequest, SummaryResult
@@ -38,7 +39,7 @@ def compact_by_host(services: Services, request: FoldRequest, attempt: Attempt, 
         SummaryFailed: CURATOR_UNAVAILABLE, CURATOR_FAILED, CANCELLED, INTERRUPTED.
     """
     work = _work(request, attempt, CuratorRole.COMPACTOR, task.rows, task.earlier, task.budget)
-    answer = services.curators.ask(work, task.cancelled)
+    answer = services.curators.ask(replace(work, units=task.units), task.cancelled)
     assert isinstance(answer, Compacted)
     return answer
 

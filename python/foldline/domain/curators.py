@@ -50,6 +50,7 @@ class Work:
     Attributes:
         key: of the session, in the store.
         rows: to summarize or to choose from, in list order; none of the open run (F5).
+        units: of a compactor's rows, offsets that stay or fold together (F6).
         budget: tokens that the text may take (V6).
         timeout: seconds until the answer is too late.
     """
@@ -67,6 +68,7 @@ class Work:
     instructions: str = ""
     model: ModelRef = ModelRef()
     labels: Mapping[str, str] = field(default_factory=dict)
+    units: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

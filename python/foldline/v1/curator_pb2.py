@@ -31,7 +31,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66oldline/v1/curator.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1c\x66oldline/v1/compaction.proto\x1a\x17\x66oldline/v1/model.proto\x1a\x15\x66oldline/v1/row.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x02\n\x0f\x43uratorRegister\x12\x36\n\x04role\x18\x01 \x01(\x0e\x32\x18.foldline.v1.CuratorRoleB\x0e\xe2\x41\x01\x02\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\"\n\x06tenant\x18\x02 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x01\x32\x08^[!-~]*$\x12Q\n\x06labels\x18\x03 \x03(\x0b\x32(.foldline.v1.CuratorRegister.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01(@*\x05r\x03(\x80\x08\x12\x16\n\x04name\x18\x04 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x1c\n\tmax_tasks\x18\x05 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18@(\x00\x12\x12\n\nbackground\x18\x06 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"h\n\x11\x43uratorRegistered\x12\x1c\n\ncurator_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x35\n\x12heartbeat_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf6\x04\n\x0b\x43uratorTask\x12\x19\n\x07task_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x1c\n\nsession_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12M\n\x06labels\x18\x03 \x03(\x0b\x32$.foldline.v1.CuratorTask.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10@\"\x06r\x04\x10\x01(@*\x05r\x03(\x80\x08\x12\x30\n\x04role\x18\x04 \x01(\x0e\x32\x18.foldline.v1.CuratorRoleB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12*\n\x04rows\x18\x05 \x03(\x0b\x32\x10.foldline.v1.RowB\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x11\n\tmore_rows\x18\x06 \x01(\x08\x12:\n\x0f\x65\x61rlier_summary\x18\x07 \x01(\x0b\x32!.foldline.v1.CompactionSummaryRow\x12\x1f\n\x0cinstructions\x18\x08 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x15\n\rbudget_tokens\x18\t \x01(\x03\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11lease_expire_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\x05\x12/\n\x07trigger\x18\r \x01(\x0e\x32\x14.foldline.v1.TriggerB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12$\n\x05model\x18\x0e \x01(\x0b\x32\x15.foldline.v1.ModelRef\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"g\n\x0b\x43uratorRows\x12\x19\n\x07task_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12*\n\x04rows\x18\x02 \x03(\x0b\x32\x10.foldline.v1.RowB\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x11\n\tmore_rows\x18\x03 \x01(\x08\"D\n\rCuratorCancel\x12\x19\n\x07task_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x18\n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\"7\n\x10\x43uratorHeartbeat\x12#\n\x08task_ids\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10@\"\x07r\x05\x10\x01(\x80\x01\"L\n\x13\x43uratorHeartbeatAck\x12\x35\n\x11lease_expire_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x01\n\rCuratorResult\x12\'\n\x07task_id\x18\x01 \x01(\tB\x16\xe2\x41\x01\x02\xbaH\x0fr\r\x18\x80\x01\x32\x08^[!-~]+$\x12.\n\x07summary\x18\x02 \x01(\x0b\x32\x1b.foldline.v1.CuratorSummaryH\x00\x12\x30\n\x07rewrite\x18\x03 \x01(\x0b\x32\x1d.foldline.v1.CompactorRewriteH\x00\x12.\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x1b.foldline.v1.CuratorFailureH\x00\x42\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"y\n\x0e\x43uratorSummary\x12\x1e\n\x04text\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07\x10\x01(\x80\x80\x80\x08\x12$\n\x05model\x18\x02 \x01(\x0b\x32\x15.foldline.v1.ModelRef\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.foldline.v1.Usage\"\x9d\x01\n\x10\x43ompactorRewrite\x12 \n\x0ckeep_offsets\x18\x01 \x03(\x04\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x1e\n\x04text\x18\x02 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07\x10\x01(\x80\x80\x80\x08\x12$\n\x05model\x18\x03 \x01(\x0b\x32\x15.foldline.v1.ModelRef\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.foldline.v1.Usage\"m\n\x0e\x43uratorFailure\x12\x19\n\x07message\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80 \x12@\n\x0bretry_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\xe4\xe4\x96\x01\x32\x00*a\n\x0b\x43uratorRole\x12\x1c\n\x18\x43URATOR_ROLE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43URATOR_ROLE_CURATOR\x10\x01\x12\x1a\n\x16\x43URATOR_ROLE_COMPACTOR\x10\x02\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66oldline/v1/curator.proto\x12\x0b\x66oldline.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1c\x66oldline/v1/compaction.proto\x1a\x17\x66oldline/v1/model.proto\x1a\x15\x66oldline/v1/row.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x02\n\x0f\x43uratorRegister\x12\x36\n\x04role\x18\x01 \x01(\x0e\x32\x18.foldline.v1.CuratorRoleB\x0e\xe2\x41\x01\x02\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\"\n\x06tenant\x18\x02 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x01\x32\x08^[!-~]*$\x12Q\n\x06labels\x18\x03 \x03(\x0b\x32(.foldline.v1.CuratorRegister.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01(@*\x05r\x03(\x80\x08\x12\x16\n\x04name\x18\x04 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x1c\n\tmax_tasks\x18\x05 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18@(\x00\x12\x12\n\nbackground\x18\x06 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"h\n\x11\x43uratorRegistered\x12\x1c\n\ncurator_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x35\n\x12heartbeat_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xab\x05\n\x0b\x43uratorTask\x12\x19\n\x07task_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x1c\n\nsession_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12M\n\x06labels\x18\x03 \x03(\x0b\x32$.foldline.v1.CuratorTask.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10@\"\x06r\x04\x10\x01(@*\x05r\x03(\x80\x08\x12\x30\n\x04role\x18\x04 \x01(\x0e\x32\x18.foldline.v1.CuratorRoleB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12*\n\x04rows\x18\x05 \x03(\x0b\x32\x10.foldline.v1.RowB\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x11\n\tmore_rows\x18\x06 \x01(\x08\x12:\n\x0f\x65\x61rlier_summary\x18\x07 \x01(\x0b\x32!.foldline.v1.CompactionSummaryRow\x12\x1f\n\x0cinstructions\x18\x08 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x15\n\rbudget_tokens\x18\t \x01(\x03\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11lease_expire_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\x05\x12/\n\x07trigger\x18\r \x01(\x0e\x32\x14.foldline.v1.TriggerB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12$\n\x05model\x18\x0e \x01(\x0b\x32\x15.foldline.v1.ModelRef\x12\x33\n\x05units\x18\x0f \x03(\x0b\x32\x18.foldline.v1.CuratorUnitB\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"*\n\x0b\x43uratorUnit\x12\x1b\n\x07offsets\x18\x01 \x03(\x04\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\"g\n\x0b\x43uratorRows\x12\x19\n\x07task_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12*\n\x04rows\x18\x02 \x03(\x0b\x32\x10.foldline.v1.RowB\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x11\n\tmore_rows\x18\x03 \x01(\x08\"D\n\rCuratorCancel\x12\x19\n\x07task_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01\x12\x18\n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\"7\n\x10\x43uratorHeartbeat\x12#\n\x08task_ids\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10@\"\x07r\x05\x10\x01(\x80\x01\"L\n\x13\x43uratorHeartbeatAck\x12\x35\n\x11lease_expire_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x01\n\rCuratorResult\x12\'\n\x07task_id\x18\x01 \x01(\tB\x16\xe2\x41\x01\x02\xbaH\x0fr\r\x18\x80\x01\x32\x08^[!-~]+$\x12.\n\x07summary\x18\x02 \x01(\x0b\x32\x1b.foldline.v1.CuratorSummaryH\x00\x12\x30\n\x07rewrite\x18\x03 \x01(\x0b\x32\x1d.foldline.v1.CompactorRewriteH\x00\x12.\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x1b.foldline.v1.CuratorFailureH\x00\x42\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"y\n\x0e\x43uratorSummary\x12\x1e\n\x04text\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07\x10\x01(\x80\x80\x80\x08\x12$\n\x05model\x18\x02 \x01(\x0b\x32\x15.foldline.v1.ModelRef\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.foldline.v1.Usage\"\x9d\x01\n\x10\x43ompactorRewrite\x12 \n\x0ckeep_offsets\x18\x01 \x03(\x04\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x10\x12\x1e\n\x04text\x18\x02 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07\x10\x01(\x80\x80\x80\x08\x12$\n\x05model\x18\x03 \x01(\x0b\x32\x15.foldline.v1.ModelRef\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.foldline.v1.Usage\"m\n\x0e\x43uratorFailure\x12\x19\n\x07message\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80 \x12@\n\x0bretry_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\xe4\xe4\x96\x01\x32\x00*a\n\x0b\x43uratorRole\x12\x1c\n\x18\x43URATOR_ROLE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43URATOR_ROLE_CURATOR\x10\x01\x12\x1a\n\x16\x43URATOR_ROLE_COMPACTOR\x10\x02\x42>\n\x0f\x64\x65v.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -69,6 +69,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CURATORTASK'].fields_by_name['instructions']._serialized_options = b'\272H\006r\004(\200\200\004'
   _globals['_CURATORTASK'].fields_by_name['trigger']._loaded_options = None
   _globals['_CURATORTASK'].fields_by_name['trigger']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_CURATORTASK'].fields_by_name['units']._loaded_options = None
+  _globals['_CURATORTASK'].fields_by_name['units']._serialized_options = b'\272H\007\222\001\004\020\200\200\020'
+  _globals['_CURATORUNIT'].fields_by_name['offsets']._loaded_options = None
+  _globals['_CURATORUNIT'].fields_by_name['offsets']._serialized_options = b'\272H\007\222\001\004\020\200\200\020'
   _globals['_CURATORROWS'].fields_by_name['task_id']._loaded_options = None
   _globals['_CURATORROWS'].fields_by_name['task_id']._serialized_options = b'\272H\005r\003(\200\001'
   _globals['_CURATORROWS'].fields_by_name['rows']._loaded_options = None
@@ -93,8 +97,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CURATORFAILURE'].fields_by_name['message']._serialized_options = b'\272H\005r\003(\200 '
   _globals['_CURATORFAILURE'].fields_by_name['retry_after']._loaded_options = None
   _globals['_CURATORFAILURE'].fields_by_name['retry_after']._serialized_options = b'\272H\r\252\001\n\"\006\010\200\344\344\226\0012\000'
-  _globals['_CURATORROLE']._serialized_start=2226
-  _globals['_CURATORROLE']._serialized_end=2323
+  _globals['_CURATORROLE']._serialized_start=2323
+  _globals['_CURATORROLE']._serialized_end=2420
   _globals['_CURATORREGISTER']._serialized_start=248
   _globals['_CURATORREGISTER']._serialized_end=561
   _globals['_CURATORREGISTER_LABELSENTRY']._serialized_start=516
@@ -102,23 +106,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CURATORREGISTERED']._serialized_start=563
   _globals['_CURATORREGISTERED']._serialized_end=667
   _globals['_CURATORTASK']._serialized_start=670
-  _globals['_CURATORTASK']._serialized_end=1300
+  _globals['_CURATORTASK']._serialized_end=1353
   _globals['_CURATORTASK_LABELSENTRY']._serialized_start=516
   _globals['_CURATORTASK_LABELSENTRY']._serialized_end=561
-  _globals['_CURATORROWS']._serialized_start=1302
-  _globals['_CURATORROWS']._serialized_end=1405
-  _globals['_CURATORCANCEL']._serialized_start=1407
-  _globals['_CURATORCANCEL']._serialized_end=1475
-  _globals['_CURATORHEARTBEAT']._serialized_start=1477
-  _globals['_CURATORHEARTBEAT']._serialized_end=1532
-  _globals['_CURATORHEARTBEATACK']._serialized_start=1534
-  _globals['_CURATORHEARTBEATACK']._serialized_end=1610
-  _globals['_CURATORRESULT']._serialized_start=1613
-  _globals['_CURATORRESULT']._serialized_end=1830
-  _globals['_CURATORSUMMARY']._serialized_start=1832
-  _globals['_CURATORSUMMARY']._serialized_end=1953
-  _globals['_COMPACTORREWRITE']._serialized_start=1956
-  _globals['_COMPACTORREWRITE']._serialized_end=2113
-  _globals['_CURATORFAILURE']._serialized_start=2115
-  _globals['_CURATORFAILURE']._serialized_end=2224
+  _globals['_CURATORUNIT']._serialized_start=1355
+  _globals['_CURATORUNIT']._serialized_end=1397
+  _globals['_CURATORROWS']._serialized_start=1399
+  _globals['_CURATORROWS']._serialized_end=1502
+  _globals['_CURATORCANCEL']._serialized_start=1504
+  _globals['_CURATORCANCEL']._serialized_end=1572
+  _globals['_CURATORHEARTBEAT']._serialized_start=1574
+  _globals['_CURATORHEARTBEAT']._serialized_end=1629
+  _globals['_CURATORHEARTBEATACK']._serialized_start=1631
+  _globals['_CURATORHEARTBEATACK']._serialized_end=1707
+  _globals['_CURATORRESULT']._serialized_start=1710
+  _globals['_CURATORRESULT']._serialized_end=1927
+  _globals['_CURATORSUMMARY']._serialized_start=1929
+  _globals['_CURATORSUMMARY']._serialized_end=2050
+  _globals['_COMPACTORREWRITE']._serialized_start=2053
+  _globals['_COMPACTORREWRITE']._serialized_end=2210
+  _globals['_CURATORFAILURE']._serialized_start=2212
+  _globals['_CURATORFAILURE']._serialized_end=2321
 # @@protoc_insertion_point(module_scope)

@@ -180,6 +180,7 @@ class CuratorTask(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TRIGGER_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    UNITS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Id of the task."""
     session_id: _builtins.str
@@ -220,7 +221,11 @@ class CuratorTask(_message.Message):
 
     @_builtins.property
     def model(self) -> _model_pb2.ModelRef:
-        """Model of the session."""
+        """Model of the request that the fold is for, else of the session."""
+
+    @_builtins.property
+    def units(self) -> _containers.RepeatedCompositeFieldContainer[Global___CuratorUnit]:
+        """Of a compactor's task: which rows stay or fold together (F6). At most 262 144."""
 
     def __init__(
         self,
@@ -239,14 +244,39 @@ class CuratorTask(_message.Message):
         attempt: _builtins.int = ...,
         trigger: _compaction_pb2.Trigger.ValueType = ...,
         model: _model_pb2.ModelRef | None = ...,
+        units: _abc.Iterable[Global___CuratorUnit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "earlier_summary", b"earlier_summary", "lease_expire_time", b"lease_expire_time", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_tokens", b"budget_tokens", "deadline", b"deadline", "earlier_summary", b"earlier_summary", "instructions", b"instructions", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "model", b"model", "more_rows", b"more_rows", "role", b"role", "rows", b"rows", "session_id", b"session_id", "task_id", b"task_id", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_tokens", b"budget_tokens", "deadline", b"deadline", "earlier_summary", b"earlier_summary", "instructions", b"instructions", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "model", b"model", "more_rows", b"more_rows", "role", b"role", "rows", b"rows", "session_id", b"session_id", "task_id", b"task_id", "trigger", b"trigger", "units", b"units"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CuratorTask: _TypeAlias = CuratorTask  # noqa: Y015
+
+@_typing.final
+class CuratorUnit(_message.Message):
+    """Rows of a task that stay or fold together: an answer with its results, say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Their offsets, in order. At most 262 144."""
+
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CuratorUnit: _TypeAlias = CuratorUnit  # noqa: Y015
 
 @_typing.final
 class CuratorRows(_message.Message):
@@ -282,7 +312,7 @@ Global___CuratorRows: _TypeAlias = CuratorRows  # noqa: Y015
 
 @_typing.final
 class CuratorCancel(_message.Message):
-    """Takes a task back: its answer is no longer wanted."""
+    """Takes a task back, or says that it is no task of the host: its answer is no longer wanted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -315,7 +345,7 @@ class CuratorHeartbeat(_message.Message):
     TASK_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tasks it is working on. At most 64."""
+        """Tasks it is working on. The lease of one that is not named runs out. At most 64."""
 
     def __init__(
         self,

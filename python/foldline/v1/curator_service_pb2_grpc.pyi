@@ -35,8 +35,8 @@ class CuratorServiceStub:
     def __new__(cls, channel: _aio.Channel) -> CuratorServiceAsyncStub: ...
     Curate: _grpc.StreamStreamMultiCallable[_curator_service_pb2.CurateRequest, _curator_service_pb2.CurateResponse]
     """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
-    than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat. Until it is
-    built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
+    back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
     """
 
 @_typing.type_check_only
@@ -46,8 +46,8 @@ class CuratorServiceAsyncStub(CuratorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Curate: _aio.StreamStreamMultiCallable[_curator_service_pb2.CurateRequest, _curator_service_pb2.CurateResponse]  # type: ignore[assignment]
     """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
-    than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat. Until it is
-    built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+    than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
+    back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
     """
 
 class CuratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -60,8 +60,8 @@ class CuratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_curator_service_pb2.CurateResponse], _abc.AsyncIterator[_curator_service_pb2.CurateResponse]]:
         """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
-        than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat. Until it is
-        built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
+        back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
         """
 
 def add_CuratorServiceServicer_to_server(servicer: CuratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -38,6 +38,7 @@ def wire_task(handed: Handed, most: int = CHUNK_BYTES) -> Iterator[pb.CurateResp
         earlier_summary=_earlier(work.earlier), instructions=work.instructions, budget_tokens=work.budget,
         deadline=timestamp(handed.deadline), lease_expire_time=timestamp(handed.lease_expire),
         attempt=handed.attempt, trigger=TRIGGERS.wire(work.trigger), model=wire_model(work.model),
+        units=[curator_pb2.CuratorUnit(offsets=unit) for unit in work.units],
     )  # fmt: skip
     chunks = _chunks(work.rows, most, task.ByteSize())
     task.rows.extend(next(chunks, ()))

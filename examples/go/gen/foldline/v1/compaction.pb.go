@@ -990,9 +990,13 @@ type SourceBound struct {
 	// `REQUESTS_ONLY`: requests carried. 0 otherwise.
 	Kept int32 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
 	// `REQUESTS_ONLY`: requests there were. 0 otherwise.
-	Of            int32 `protobuf:"varint,5,opt,name=of,proto3" json:"of,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Of int32 `protobuf:"varint,5,opt,name=of,proto3" json:"of,omitempty"`
+	// Whether the instruction was appended to the live request (S3). Unspecified: `summary.prompt_cache` did not ask for it.
+	PromptCache PromptCache `protobuf:"varint,6,opt,name=prompt_cache,json=promptCache,proto3,enum=foldline.v1.PromptCache" json:"prompt_cache,omitempty"`
+	// Why it was a request of its own although `summary.prompt_cache` is `APPEND`. At most 256 bytes; empty: it was not.
+	SeparateBecause string `protobuf:"bytes,7,opt,name=separate_because,json=separateBecause,proto3" json:"separate_because,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SourceBound) Reset() {
@@ -1058,6 +1062,20 @@ func (x *SourceBound) GetOf() int32 {
 		return x.Of
 	}
 	return 0
+}
+
+func (x *SourceBound) GetPromptCache() PromptCache {
+	if x != nil {
+		return x.PromptCache
+	}
+	return PromptCache_PROMPT_CACHE_UNSPECIFIED
+}
+
+func (x *SourceBound) GetSeparateBecause() string {
+	if x != nil {
+		return x.SeparateBecause
+	}
+	return ""
 }
 
 // Share of the identifiers that matter in the folded rows which a text holds (S9), 0 to 1.
@@ -1672,7 +1690,7 @@ var File_foldline_v1_compaction_proto protoreflect.FileDescriptor
 
 const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\n" +
-	"\x1cfoldline/v1/compaction.proto\x12\vfoldline.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17foldline/v1/model.proto\x1a\x1afoldline/v1/pressure.proto\x1a\x15foldline/v1/row.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\t\n" +
+	"\x1cfoldline/v1/compaction.proto\x12\vfoldline.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17foldline/v1/model.proto\x1a\x18foldline/v1/policy.proto\x1a\x1afoldline/v1/pressure.proto\x1a\x15foldline/v1/row.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\t\n" +
 	"\x10CompactionRecord\x12!\n" +
 	"\afold_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06foldId\x128\n" +
 	"\atrigger\x18\x02 \x01(\x0e2\x14.foldline.v1.TriggerB\b\xbaH\x05\x82\x01\x02\x10\x01R\atrigger\x12B\n" +
@@ -1705,13 +1723,15 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\x0ememory_entries\x18\x18 \x01(\x05R\rmemoryEntries\x12%\n" +
 	"\x0ememory_dropped\x18\x19 \x01(\bR\rmemoryDropped\x12;\n" +
 	"\vcreate_time\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\x9f\x01\n" +
+	"createTime\"\x9b\x02\n" +
 	"\vSourceBound\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.foldline.v1.SourceBoundKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04kind\x12\x18\n" +
 	"\athrough\x18\x02 \x01(\x04R\athrough\x12\x16\n" +
 	"\x06chunks\x18\x03 \x01(\x05R\x06chunks\x12\x12\n" +
 	"\x04kept\x18\x04 \x01(\x05R\x04kept\x12\x0e\n" +
-	"\x02of\x18\x05 \x01(\x05R\x02of\"\x93\x01\n" +
+	"\x02of\x18\x05 \x01(\x05R\x02of\x12E\n" +
+	"\fprompt_cache\x18\x06 \x01(\x0e2\x18.foldline.v1.PromptCacheB\b\xbaH\x05\x82\x01\x02\x10\x01R\vpromptCache\x123\n" +
+	"\x10separate_because\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0fseparateBecause\"\x93\x01\n" +
 	"\bCoverage\x12\x18\n" +
 	"\asummary\x18\x01 \x01(\x01R\asummary\x12#\n" +
 	"\rwith_appendix\x18\x02 \x01(\x01R\fwithAppendix\x12\x1b\n" +
@@ -1890,8 +1910,9 @@ var file_foldline_v1_compaction_proto_goTypes = []any{
 	(*Usage)(nil),                 // 23: foldline.v1.Usage
 	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*RowList)(nil),               // 26: foldline.v1.RowList
-	(*OffsetList)(nil),            // 27: foldline.v1.OffsetList
+	(PromptCache)(0),              // 26: foldline.v1.PromptCache
+	(*RowList)(nil),               // 27: foldline.v1.RowList
+	(*OffsetList)(nil),            // 28: foldline.v1.OffsetList
 }
 var file_foldline_v1_compaction_proto_depIdxs = []int32{
 	0,  // 0: foldline.v1.CompactionRecord.trigger:type_name -> foldline.v1.Trigger
@@ -1907,20 +1928,21 @@ var file_foldline_v1_compaction_proto_depIdxs = []int32{
 	1,  // 10: foldline.v1.CompactionRecord.scope:type_name -> foldline.v1.FoldScope
 	25, // 11: foldline.v1.CompactionRecord.create_time:type_name -> google.protobuf.Timestamp
 	2,  // 12: foldline.v1.SourceBound.kind:type_name -> foldline.v1.SourceBoundKind
-	26, // 13: foldline.v1.Splice.rows:type_name -> foldline.v1.RowList
-	27, // 14: foldline.v1.Splice.offsets:type_name -> foldline.v1.OffsetList
-	15, // 15: foldline.v1.SpliceList.splices:type_name -> foldline.v1.Splice
-	1,  // 16: foldline.v1.CompactionPlan.scope:type_name -> foldline.v1.FoldScope
-	20, // 17: foldline.v1.CompactionPlan.discarded:type_name -> foldline.v1.OffsetRange
-	20, // 18: foldline.v1.CompactionPlan.retained:type_name -> foldline.v1.OffsetRange
-	21, // 19: foldline.v1.CompactionPlan.summary_source:type_name -> foldline.v1.SummarySource
-	22, // 20: foldline.v1.CompactionPlan.model:type_name -> foldline.v1.ModelRef
-	5,  // 21: foldline.v1.Progress.phase:type_name -> foldline.v1.ProgressPhase
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 13: foldline.v1.SourceBound.prompt_cache:type_name -> foldline.v1.PromptCache
+	27, // 14: foldline.v1.Splice.rows:type_name -> foldline.v1.RowList
+	28, // 15: foldline.v1.Splice.offsets:type_name -> foldline.v1.OffsetList
+	15, // 16: foldline.v1.SpliceList.splices:type_name -> foldline.v1.Splice
+	1,  // 17: foldline.v1.CompactionPlan.scope:type_name -> foldline.v1.FoldScope
+	20, // 18: foldline.v1.CompactionPlan.discarded:type_name -> foldline.v1.OffsetRange
+	20, // 19: foldline.v1.CompactionPlan.retained:type_name -> foldline.v1.OffsetRange
+	21, // 20: foldline.v1.CompactionPlan.summary_source:type_name -> foldline.v1.SummarySource
+	22, // 21: foldline.v1.CompactionPlan.model:type_name -> foldline.v1.ModelRef
+	5,  // 22: foldline.v1.Progress.phase:type_name -> foldline.v1.ProgressPhase
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_compaction_proto_init() }
@@ -1929,6 +1951,7 @@ func file_foldline_v1_compaction_proto_init() {
 		return
 	}
 	file_foldline_v1_model_proto_init()
+	file_foldline_v1_policy_proto_init()
 	file_foldline_v1_pressure_proto_init()
 	file_foldline_v1_row_proto_init()
 	file_foldline_v1_compaction_proto_msgTypes[2].OneofWrappers = []any{}

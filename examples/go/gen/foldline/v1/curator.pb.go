@@ -254,8 +254,10 @@ type CuratorTask struct {
 	Attempt int32 `protobuf:"varint,12,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// What asked for the fold.
 	Trigger Trigger `protobuf:"varint,13,opt,name=trigger,proto3,enum=foldline.v1.Trigger" json:"trigger,omitempty"`
-	// Model of the session.
-	Model         *ModelRef `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
+	// Model of the request that the fold is for, else of the session.
+	Model *ModelRef `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
+	// Of a compactor's task: which rows stay or fold together (F6). At most 262 144.
+	Units         []*CuratorUnit `protobuf:"bytes,15,rep,name=units,proto3" json:"units,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +390,59 @@ func (x *CuratorTask) GetModel() *ModelRef {
 	return nil
 }
 
+func (x *CuratorTask) GetUnits() []*CuratorUnit {
+	if x != nil {
+		return x.Units
+	}
+	return nil
+}
+
+// Rows of a task that stay or fold together: an answer with its results, say.
+type CuratorUnit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their offsets, in order. At most 262 144.
+	Offsets       []uint64 `protobuf:"varint,1,rep,packed,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CuratorUnit) Reset() {
+	*x = CuratorUnit{}
+	mi := &file_foldline_v1_curator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CuratorUnit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CuratorUnit) ProtoMessage() {}
+
+func (x *CuratorUnit) ProtoReflect() protoreflect.Message {
+	mi := &file_foldline_v1_curator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CuratorUnit.ProtoReflect.Descriptor instead.
+func (*CuratorUnit) Descriptor() ([]byte, []int) {
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CuratorUnit) GetOffsets() []uint64 {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
 // Further rows of a task.
 type CuratorRows struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -403,7 +458,7 @@ type CuratorRows struct {
 
 func (x *CuratorRows) Reset() {
 	*x = CuratorRows{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[3]
+	mi := &file_foldline_v1_curator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +470,7 @@ func (x *CuratorRows) String() string {
 func (*CuratorRows) ProtoMessage() {}
 
 func (x *CuratorRows) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[3]
+	mi := &file_foldline_v1_curator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +483,7 @@ func (x *CuratorRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorRows.ProtoReflect.Descriptor instead.
 func (*CuratorRows) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{3}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CuratorRows) GetTaskId() string {
@@ -452,7 +507,7 @@ func (x *CuratorRows) GetMoreRows() bool {
 	return false
 }
 
-// Takes a task back: its answer is no longer wanted.
+// Takes a task back, or says that it is no task of the host: its answer is no longer wanted.
 type CuratorCancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the task.
@@ -465,7 +520,7 @@ type CuratorCancel struct {
 
 func (x *CuratorCancel) Reset() {
 	*x = CuratorCancel{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[4]
+	mi := &file_foldline_v1_curator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +532,7 @@ func (x *CuratorCancel) String() string {
 func (*CuratorCancel) ProtoMessage() {}
 
 func (x *CuratorCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[4]
+	mi := &file_foldline_v1_curator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +545,7 @@ func (x *CuratorCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorCancel.ProtoReflect.Descriptor instead.
 func (*CuratorCancel) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{4}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CuratorCancel) GetTaskId() string {
@@ -510,7 +565,7 @@ func (x *CuratorCancel) GetReason() string {
 // Keeps a host's leases.
 type CuratorHeartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tasks it is working on. At most 64.
+	// Tasks it is working on. The lease of one that is not named runs out. At most 64.
 	TaskIds       []string `protobuf:"bytes,1,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -518,7 +573,7 @@ type CuratorHeartbeat struct {
 
 func (x *CuratorHeartbeat) Reset() {
 	*x = CuratorHeartbeat{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[5]
+	mi := &file_foldline_v1_curator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +585,7 @@ func (x *CuratorHeartbeat) String() string {
 func (*CuratorHeartbeat) ProtoMessage() {}
 
 func (x *CuratorHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[5]
+	mi := &file_foldline_v1_curator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +598,7 @@ func (x *CuratorHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorHeartbeat.ProtoReflect.Descriptor instead.
 func (*CuratorHeartbeat) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{5}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CuratorHeartbeat) GetTaskIds() []string {
@@ -564,7 +619,7 @@ type CuratorHeartbeatAck struct {
 
 func (x *CuratorHeartbeatAck) Reset() {
 	*x = CuratorHeartbeatAck{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[6]
+	mi := &file_foldline_v1_curator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +631,7 @@ func (x *CuratorHeartbeatAck) String() string {
 func (*CuratorHeartbeatAck) ProtoMessage() {}
 
 func (x *CuratorHeartbeatAck) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[6]
+	mi := &file_foldline_v1_curator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +644,7 @@ func (x *CuratorHeartbeatAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorHeartbeatAck.ProtoReflect.Descriptor instead.
 func (*CuratorHeartbeatAck) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{6}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CuratorHeartbeatAck) GetLeaseExpireTime() *timestamppb.Timestamp {
@@ -618,7 +673,7 @@ type CuratorResult struct {
 
 func (x *CuratorResult) Reset() {
 	*x = CuratorResult{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[7]
+	mi := &file_foldline_v1_curator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +685,7 @@ func (x *CuratorResult) String() string {
 func (*CuratorResult) ProtoMessage() {}
 
 func (x *CuratorResult) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[7]
+	mi := &file_foldline_v1_curator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +698,7 @@ func (x *CuratorResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorResult.ProtoReflect.Descriptor instead.
 func (*CuratorResult) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{7}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CuratorResult) GetTaskId() string {
@@ -727,7 +782,7 @@ type CuratorSummary struct {
 
 func (x *CuratorSummary) Reset() {
 	*x = CuratorSummary{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[8]
+	mi := &file_foldline_v1_curator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +794,7 @@ func (x *CuratorSummary) String() string {
 func (*CuratorSummary) ProtoMessage() {}
 
 func (x *CuratorSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[8]
+	mi := &file_foldline_v1_curator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +807,7 @@ func (x *CuratorSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorSummary.ProtoReflect.Descriptor instead.
 func (*CuratorSummary) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{8}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CuratorSummary) GetText() string {
@@ -793,7 +848,7 @@ type CompactorRewrite struct {
 
 func (x *CompactorRewrite) Reset() {
 	*x = CompactorRewrite{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[9]
+	mi := &file_foldline_v1_curator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +860,7 @@ func (x *CompactorRewrite) String() string {
 func (*CompactorRewrite) ProtoMessage() {}
 
 func (x *CompactorRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[9]
+	mi := &file_foldline_v1_curator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +873,7 @@ func (x *CompactorRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactorRewrite.ProtoReflect.Descriptor instead.
 func (*CompactorRewrite) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{9}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CompactorRewrite) GetKeepOffsets() []uint64 {
@@ -862,7 +917,7 @@ type CuratorFailure struct {
 
 func (x *CuratorFailure) Reset() {
 	*x = CuratorFailure{}
-	mi := &file_foldline_v1_curator_proto_msgTypes[10]
+	mi := &file_foldline_v1_curator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +929,7 @@ func (x *CuratorFailure) String() string {
 func (*CuratorFailure) ProtoMessage() {}
 
 func (x *CuratorFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_foldline_v1_curator_proto_msgTypes[10]
+	mi := &file_foldline_v1_curator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +942,7 @@ func (x *CuratorFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CuratorFailure.ProtoReflect.Descriptor instead.
 func (*CuratorFailure) Descriptor() ([]byte, []int) {
-	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{10}
+	return file_foldline_v1_curator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CuratorFailure) GetMessage() string {
@@ -924,7 +979,7 @@ const file_foldline_v1_curator_proto_rawDesc = "" +
 	"\x11CuratorRegistered\x12'\n" +
 	"\n" +
 	"curator_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\tcuratorId\x12H\n" +
-	"\x12heartbeat_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\"\x93\x06\n" +
+	"\x12heartbeat_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\"\xcf\x06\n" +
 	"\vCuratorTask\x12!\n" +
 	"\atask_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
@@ -942,10 +997,15 @@ const file_foldline_v1_curator_proto_rawDesc = "" +
 	"\x11lease_expire_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12\x18\n" +
 	"\aattempt\x18\f \x01(\x05R\aattempt\x128\n" +
 	"\atrigger\x18\r \x01(\x0e2\x14.foldline.v1.TriggerB\b\xbaH\x05\x82\x01\x02\x10\x01R\atrigger\x12+\n" +
-	"\x05model\x18\x0e \x01(\v2\x15.foldline.v1.ModelRefR\x05model\x1a9\n" +
+	"\x05model\x18\x0e \x01(\v2\x15.foldline.v1.ModelRefR\x05model\x12:\n" +
+	"\x05units\x18\x0f \x03(\v2\x18.foldline.v1.CuratorUnitB\n" +
+	"\xbaH\a\x92\x01\x04\x10\x80\x80\x10R\x05units\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"3\n" +
+	"\vCuratorUnit\x12$\n" +
+	"\aoffsets\x18\x01 \x03(\x04B\n" +
+	"\xbaH\a\x92\x01\x04\x10\x80\x80\x10R\aoffsets\"\x7f\n" +
 	"\vCuratorRows\x12!\n" +
 	"\atask_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06taskId\x120\n" +
 	"\x04rows\x18\x02 \x03(\v2\x10.foldline.v1.RowB\n" +
@@ -998,57 +1058,59 @@ func file_foldline_v1_curator_proto_rawDescGZIP() []byte {
 }
 
 var file_foldline_v1_curator_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_foldline_v1_curator_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_foldline_v1_curator_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_foldline_v1_curator_proto_goTypes = []any{
 	(CuratorRole)(0),              // 0: foldline.v1.CuratorRole
 	(*CuratorRegister)(nil),       // 1: foldline.v1.CuratorRegister
 	(*CuratorRegistered)(nil),     // 2: foldline.v1.CuratorRegistered
 	(*CuratorTask)(nil),           // 3: foldline.v1.CuratorTask
-	(*CuratorRows)(nil),           // 4: foldline.v1.CuratorRows
-	(*CuratorCancel)(nil),         // 5: foldline.v1.CuratorCancel
-	(*CuratorHeartbeat)(nil),      // 6: foldline.v1.CuratorHeartbeat
-	(*CuratorHeartbeatAck)(nil),   // 7: foldline.v1.CuratorHeartbeatAck
-	(*CuratorResult)(nil),         // 8: foldline.v1.CuratorResult
-	(*CuratorSummary)(nil),        // 9: foldline.v1.CuratorSummary
-	(*CompactorRewrite)(nil),      // 10: foldline.v1.CompactorRewrite
-	(*CuratorFailure)(nil),        // 11: foldline.v1.CuratorFailure
-	nil,                           // 12: foldline.v1.CuratorRegister.LabelsEntry
-	nil,                           // 13: foldline.v1.CuratorTask.LabelsEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*Row)(nil),                   // 15: foldline.v1.Row
-	(*CompactionSummaryRow)(nil),  // 16: foldline.v1.CompactionSummaryRow
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(Trigger)(0),                  // 18: foldline.v1.Trigger
-	(*ModelRef)(nil),              // 19: foldline.v1.ModelRef
-	(*Usage)(nil),                 // 20: foldline.v1.Usage
+	(*CuratorUnit)(nil),           // 4: foldline.v1.CuratorUnit
+	(*CuratorRows)(nil),           // 5: foldline.v1.CuratorRows
+	(*CuratorCancel)(nil),         // 6: foldline.v1.CuratorCancel
+	(*CuratorHeartbeat)(nil),      // 7: foldline.v1.CuratorHeartbeat
+	(*CuratorHeartbeatAck)(nil),   // 8: foldline.v1.CuratorHeartbeatAck
+	(*CuratorResult)(nil),         // 9: foldline.v1.CuratorResult
+	(*CuratorSummary)(nil),        // 10: foldline.v1.CuratorSummary
+	(*CompactorRewrite)(nil),      // 11: foldline.v1.CompactorRewrite
+	(*CuratorFailure)(nil),        // 12: foldline.v1.CuratorFailure
+	nil,                           // 13: foldline.v1.CuratorRegister.LabelsEntry
+	nil,                           // 14: foldline.v1.CuratorTask.LabelsEntry
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*Row)(nil),                   // 16: foldline.v1.Row
+	(*CompactionSummaryRow)(nil),  // 17: foldline.v1.CompactionSummaryRow
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(Trigger)(0),                  // 19: foldline.v1.Trigger
+	(*ModelRef)(nil),              // 20: foldline.v1.ModelRef
+	(*Usage)(nil),                 // 21: foldline.v1.Usage
 }
 var file_foldline_v1_curator_proto_depIdxs = []int32{
 	0,  // 0: foldline.v1.CuratorRegister.role:type_name -> foldline.v1.CuratorRole
-	12, // 1: foldline.v1.CuratorRegister.labels:type_name -> foldline.v1.CuratorRegister.LabelsEntry
-	14, // 2: foldline.v1.CuratorRegistered.heartbeat_interval:type_name -> google.protobuf.Duration
-	13, // 3: foldline.v1.CuratorTask.labels:type_name -> foldline.v1.CuratorTask.LabelsEntry
+	13, // 1: foldline.v1.CuratorRegister.labels:type_name -> foldline.v1.CuratorRegister.LabelsEntry
+	15, // 2: foldline.v1.CuratorRegistered.heartbeat_interval:type_name -> google.protobuf.Duration
+	14, // 3: foldline.v1.CuratorTask.labels:type_name -> foldline.v1.CuratorTask.LabelsEntry
 	0,  // 4: foldline.v1.CuratorTask.role:type_name -> foldline.v1.CuratorRole
-	15, // 5: foldline.v1.CuratorTask.rows:type_name -> foldline.v1.Row
-	16, // 6: foldline.v1.CuratorTask.earlier_summary:type_name -> foldline.v1.CompactionSummaryRow
-	17, // 7: foldline.v1.CuratorTask.deadline:type_name -> google.protobuf.Timestamp
-	17, // 8: foldline.v1.CuratorTask.lease_expire_time:type_name -> google.protobuf.Timestamp
-	18, // 9: foldline.v1.CuratorTask.trigger:type_name -> foldline.v1.Trigger
-	19, // 10: foldline.v1.CuratorTask.model:type_name -> foldline.v1.ModelRef
-	15, // 11: foldline.v1.CuratorRows.rows:type_name -> foldline.v1.Row
-	17, // 12: foldline.v1.CuratorHeartbeatAck.lease_expire_time:type_name -> google.protobuf.Timestamp
-	9,  // 13: foldline.v1.CuratorResult.summary:type_name -> foldline.v1.CuratorSummary
-	10, // 14: foldline.v1.CuratorResult.rewrite:type_name -> foldline.v1.CompactorRewrite
-	11, // 15: foldline.v1.CuratorResult.failure:type_name -> foldline.v1.CuratorFailure
-	19, // 16: foldline.v1.CuratorSummary.model:type_name -> foldline.v1.ModelRef
-	20, // 17: foldline.v1.CuratorSummary.usage:type_name -> foldline.v1.Usage
-	19, // 18: foldline.v1.CompactorRewrite.model:type_name -> foldline.v1.ModelRef
-	20, // 19: foldline.v1.CompactorRewrite.usage:type_name -> foldline.v1.Usage
-	14, // 20: foldline.v1.CuratorFailure.retry_after:type_name -> google.protobuf.Duration
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	16, // 5: foldline.v1.CuratorTask.rows:type_name -> foldline.v1.Row
+	17, // 6: foldline.v1.CuratorTask.earlier_summary:type_name -> foldline.v1.CompactionSummaryRow
+	18, // 7: foldline.v1.CuratorTask.deadline:type_name -> google.protobuf.Timestamp
+	18, // 8: foldline.v1.CuratorTask.lease_expire_time:type_name -> google.protobuf.Timestamp
+	19, // 9: foldline.v1.CuratorTask.trigger:type_name -> foldline.v1.Trigger
+	20, // 10: foldline.v1.CuratorTask.model:type_name -> foldline.v1.ModelRef
+	4,  // 11: foldline.v1.CuratorTask.units:type_name -> foldline.v1.CuratorUnit
+	16, // 12: foldline.v1.CuratorRows.rows:type_name -> foldline.v1.Row
+	18, // 13: foldline.v1.CuratorHeartbeatAck.lease_expire_time:type_name -> google.protobuf.Timestamp
+	10, // 14: foldline.v1.CuratorResult.summary:type_name -> foldline.v1.CuratorSummary
+	11, // 15: foldline.v1.CuratorResult.rewrite:type_name -> foldline.v1.CompactorRewrite
+	12, // 16: foldline.v1.CuratorResult.failure:type_name -> foldline.v1.CuratorFailure
+	20, // 17: foldline.v1.CuratorSummary.model:type_name -> foldline.v1.ModelRef
+	21, // 18: foldline.v1.CuratorSummary.usage:type_name -> foldline.v1.Usage
+	20, // 19: foldline.v1.CompactorRewrite.model:type_name -> foldline.v1.ModelRef
+	21, // 20: foldline.v1.CompactorRewrite.usage:type_name -> foldline.v1.Usage
+	15, // 21: foldline.v1.CuratorFailure.retry_after:type_name -> google.protobuf.Duration
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_curator_proto_init() }
@@ -1059,7 +1121,7 @@ func file_foldline_v1_curator_proto_init() {
 	file_foldline_v1_compaction_proto_init()
 	file_foldline_v1_model_proto_init()
 	file_foldline_v1_row_proto_init()
-	file_foldline_v1_curator_proto_msgTypes[7].OneofWrappers = []any{
+	file_foldline_v1_curator_proto_msgTypes[8].OneofWrappers = []any{
 		(*CuratorResult_Summary)(nil),
 		(*CuratorResult_Rewrite)(nil),
 		(*CuratorResult_Failure)(nil),
@@ -1070,7 +1132,7 @@ func file_foldline_v1_curator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_foldline_v1_curator_proto_rawDesc), len(file_foldline_v1_curator_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

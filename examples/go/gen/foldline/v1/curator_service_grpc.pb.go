@@ -29,8 +29,8 @@ const (
 // Hands summarizing tasks to hosts that connect; the sidecar needs no address of a host.
 type CuratorServiceClient interface {
 	// Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
-	// than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat. Until it is
-	// built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
+	// back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
 	Curate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CurateRequest, CurateResponse], error)
 }
 
@@ -62,8 +62,8 @@ type CuratorService_CurateClient = grpc.BidiStreamingClient[CurateRequest, Curat
 // Hands summarizing tasks to hosts that connect; the sidecar needs no address of a host.
 type CuratorServiceServer interface {
 	// Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
-	// than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat. Until it is
-	// built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
+	// back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
 	Curate(grpc.BidiStreamingServer[CurateRequest, CurateResponse]) error
 	mustEmbedUnimplementedCuratorServiceServer()
 }
