@@ -124,6 +124,8 @@ class Onlooker:
             [o for o in listed if o != summary.offset] == retained, "V3", f"{listed} of {retained} and {summary.offset}"
         )
         require(record.tokens_after < record.tokens_before, "V6", f"{record.tokens_before} to {record.tokens_after}")
+        dropped = (record.memory_dropped, record.memory_entries > 0)
+        require(not state.dropped or dropped == (True, False), "M7", f"a fold of a dropped scope: {record}")
         state.folds += 1
         state.seen_folds.add(record.fold_id)
         state.sent.clear()

@@ -11,19 +11,18 @@ from foldline.v1 import (
     compaction_service_pb2,
     estimate_service_pb2,
     event_service_pb2,
-    memory_service_pb2,
     row_pb2,
     session_service_pb2,
 )
 
 from tests.model import rows as made
-from tests.model.boundaries import Boundaries
 from tests.model.host import POLICIES, Repeat, Scene, policy
+from tests.model.recall import Recall
 from tests.model.server import CATALOG
 from tests.model.state import require
 
 
-class Questions(Boundaries):
+class Questions(Recall):
     """Calls that change nothing: questions, refusals, repeats, and an export with its import."""
 
     def stale(self, scene: Scene) -> None:
@@ -173,21 +172,6 @@ class Questions(Boundaries):
         }
         require(names >= {s.state.id for s in self.scenes}, "W6", f"{names} lacks one of ours")
 
-    def read_ranges(self, scene: Scene) -> None:
-        """M6: any row, whole or by a range of its text, which is a part of the whole."""
-        rng, state = self.rng, scene.state
-        if not state.archive:
-            return
-        offset = rng.choice(sorted(state.archive))
-        request = session_service_pb2.ReadRowRequest(session_id=state.id, offset=offset)
-        whole = self.call(scene, self.client.session.ReadRow, request)
-        start = rng.randrange(0, 400)
-        request.range.start, request.range.end = start, start + rng.choice((1, 7, 10_000))
-        part = self.call(scene, self.client.session.ReadRow, request, expect=("FIELD_VALIDATION",))
-        require(whole.row.offset == offset, "M6", whole)
-        if part is not None:
-            require(len(part.text.encode()) <= request.range.end - start, "M6", part)
-
     def watch(self, scene: Scene) -> None:
         """§13: a watch from any number on gives what the list gives, without gap or repeat."""
         state = scene.state
@@ -203,26 +187,6 @@ class Questions(Boundaries):
                 break
         stream.cancel()
         require(seen == list(range(after + 1, max(seen, default=after) + 1)), "§13", f"{seen} after {after}")
-
-    def search(self, scene: Scene) -> None:
-        rng, state = self.rng, scene.state
-        offsets = list(state.folded) or list(state.archive)
-        if not offsets:
-            return
-        row = state.archive[rng.choice(offsets)].row
-        body = getattr(row, row.WhichOneof("body"))
-        texts = [b.text.text for b in getattr(body, "content", ()) if b.text.text] or ["deploy"]
-        query = rng.choice((texts[0][:80], '"', "AND OR NOT *", "src/", "\u202e", texts[0][:4000]))
-        request = memory_service_pb2.SearchMemoryRequest(
-            session_id=state.id, query=query, limit=rng.choice((1, 5, 20)), include_neighbors=rng.random() < 0.5
-        )
-        response = self.call(scene, self.client.memory.SearchMemory, request, expect=("EMPTY_QUERY",))
-        for hit in response.hits if response else ():
-            require(
-                hit.offset in state.folded and hit.offset not in state.active,
-                "M2",
-                f"hit of row {hit.offset}, which is not folded",
-            )
 
     def repeat(self, scene: Scene) -> None:
         """W2: a repeat gives the first answer, another payload under the id is refused."""

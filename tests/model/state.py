@@ -76,6 +76,7 @@ class State:
         seen_folds: folds that an answer told of; ``unseen_folds`` committed without their caller (A5).
         cools_until, fruitless: of automatic attempts that called a paid source and folded nothing (C4, C5).
         asked: rows of the open run's request that the model is sure of.
+        dropped: whether memory was dropped for good (M7).
         carried: results that a request answered SEND carried; ``maybe_carried``: those of which the model is not sure.
     """
 
@@ -111,6 +112,7 @@ class State:
     fruitless: int = 0
     tools: list[str] = field(default_factory=list)
     numbers: int = 0
+    dropped: bool = False
 
     @property
     def writes_ahead(self) -> bool:
@@ -212,6 +214,7 @@ class State:
             maybe_carried={o for o, known in archive.items() if known.kind == "tool_result"},
             folds=folds,
             numbers=self.numbers + 10_000,
+            dropped=self.dropped,
         )
 
 
