@@ -85,10 +85,10 @@ class Received:
         if self.api == "openai":
             return str(self.body["messages"][0]["content"])
         if self.api == "openai_responses":
-            return str(self.body["instructions"])
+            return str(self.body.get("instructions", ""))
         if self.api == "google":
-            return "".join(part["text"] for part in self.body["systemInstruction"]["parts"])
-        return str(self.body["system"])
+            return "".join(part["text"] for part in self.body.get("systemInstruction", {"parts": []})["parts"])
+        return str(self.body.get("system", ""))
 
     @property
     def user(self) -> str:
@@ -97,7 +97,7 @@ class Received:
         if self.api == "openai_responses":
             return str(self.body["input"])
         if self.api == "google":
-            return "".join(part["text"] for part in self.body["contents"][0]["parts"])
+            return "".join(part.get("text", "") for part in self.body["contents"][0]["parts"])
         return str(self.body["messages"][0]["content"])
 
     @property

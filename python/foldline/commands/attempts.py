@@ -87,6 +87,7 @@ def planned_attempt(
         started=started,
         session=session,
         ready=ready if ready and set(ready.plan.discard) <= set(planned.discard) else None,
+        wire=live.wire,
     )
 
 

@@ -16,9 +16,10 @@ from foldline.commands.fold import by_now, run_fold
 from foldline.commands.fold_parts import FoldOutcome, FoldRequest
 from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
-from foldline.commands.inputs import Input, RowsInput, read_input
+from foldline.commands.inputs import Input, RawMessages, RowsInput, read_input
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
+from foldline.commands.live_request import wire_of
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
 from foldline.commands.ownership import sidecar_owned
 from foldline.commands.record_answer import Outcome, finish, record
@@ -286,6 +287,8 @@ def _boundary(
     tools, new = tools_of(services, session, request.shape)
     if new:
         draft.know_tools(tools)
+    sent_as = request.reply.format or (request.append.format if isinstance(request.append, RawMessages) else None)
+    draft.live.wire = wire_of(draft.live.wire, policy, model, sent_as, request.shape, tools)
     entered = seen.entered if seen else _Entered()
     return _Boundary(request, policy, limits, tools, entered, list(warnings))
 

@@ -10,10 +10,11 @@ import structlog
 from foldline.commands.compacting import compact
 from foldline.commands.curating import curate
 from foldline.commands.fold_parts import Attempt, FoldRequest, Progress, Spent, Written
+from foldline.commands.live_request import live_request
 from foldline.commands.services import Services
 from foldline.commands.sources import PAID, handoff_follows, order, summary_model
 from foldline.domain.changes import replace
-from foldline.domain.enums import FailureKind, SummarySource
+from foldline.domain.enums import FailureKind, PromptCache, SummarySource
 from foldline.domain.folding import FoldPlan, SummaryFailed, SummaryRequest, SummaryResult, has_unmeasured_speech
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import Usage
@@ -141,6 +142,7 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
         oversize=policy.oversize,
         cancelled=lambda: attempt.fold.cancelled,
         count=lambda text: services.count(text, attempt.session.model),
+        live=live_request(services, attempt) if policy.prompt_cache is PromptCache.APPEND else None,
     )
 
 

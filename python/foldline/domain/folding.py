@@ -9,7 +9,9 @@ from enum import StrEnum
 
 from foldline.domain.enums import (
     FailureKind,
+    Format,
     Oversize,
+    PromptCache,
     RowKind,
     SignalKind,
     SourceBoundKind,
@@ -194,13 +196,20 @@ class CheckFailure:
 
 @dataclass(frozen=True, slots=True)
 class SourceBound:
-    """How much of the history the source carried (S1); numbers by kind: through, chunks, kept/of."""
+    """How much of the history the source carried (S1); numbers by kind: through, chunks, kept/of.
+
+    Attributes:
+        prompt_cache: how the model was asked, where the policy wants ``APPEND`` (S3); ``separate_because`` says why in
+            a request of its own all the same.
+    """
 
     kind: SourceBoundKind = SourceBoundKind.WHOLE
     through: int = 0
     chunks: int = 0
     kept: int = 0
     of: int = 0
+    prompt_cache: PromptCache | None = None
+    separate_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +219,29 @@ class Coverage:
     summary: float = 1.0
     with_appendix: float = 1.0
     identifiers: int = 0
+
+
+ASKED_HERE = "[the instruction of the summary]"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """The request that is sent anyway, up to the last row that folds: what a provider's cache holds (S3, APPEND).
+
+    Attributes:
+        model: who it goes to.
+        rendered: the provider's JSON of ``format``: the rows, and a last user message that says ``ASKED_HERE``.
+        tools: JSON array of the tools in sight, empty for none.
+        tokens: raw estimate of both.
+        separate_because: why there is none; then the rest is empty.
+    """
+
+    model: ModelRef = ModelRef()
+    format: Format = Format.CANONICAL
+    rendered: bytes = b""
+    tools: bytes = b""
+    tokens: int = 0
+    separate_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +257,7 @@ class SummaryRequest:
         timeout: seconds for the whole summary, retries included (S5); ``retries`` of transient errors.
         cancelled: whether nobody wants the summary any more; a source that can, stops.
         count: raw tokens of a text as the session estimates them, which V6 judges by; None: as the source counts.
+        live: what the instruction is to be appended to (S3, APPEND); None where a request of its own is wanted.
     """
 
     rows: tuple[Row, ...]
@@ -241,6 +274,7 @@ class SummaryRequest:
     oversize: Oversize = Oversize.TRIM
     cancelled: Callable[[], bool] = field(default=lambda: False)
     count: Callable[[str], int] | None = None
+    live: LiveRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from foldline.commands.reply import Splice
 from foldline.domain.enums import (
     EventKind,
     FailureKind,
+    PromptCache,
     RefusalKind,
     SignalKind,
     SkipReason,
@@ -19,12 +20,13 @@ from foldline.domain.events import BoundedResult, Event, Warning_
 from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, FoldScope, OffsetRange, to_ranges
 from foldline.server.codec.basics import duration, enum_map, timestamp, wire_model, wire_usage, wire_warnings
 from foldline.server.codec.rows import SOURCES, wire_rows
-from foldline.v1 import compaction_pb2, event_pb2, pressure_pb2, row_pb2
+from foldline.v1 import compaction_pb2, event_pb2, policy_pb2, pressure_pb2, row_pb2
 
 TRIGGERS = enum_map(compaction_pb2.Trigger, Trigger, "TRIGGER")
 SCOPES = enum_map(compaction_pb2.FoldScope, FoldScope, "FOLD_SCOPE")
 SKIPS = enum_map(compaction_pb2.SkipReason, SkipReason, "SKIP_REASON")
 FAILURES = enum_map(compaction_pb2.FailureKind, FailureKind, "FAILURE_KIND")
+PROMPT_CACHES = enum_map(policy_pb2.PromptCache, PromptCache, "PROMPT_CACHE")
 BOUNDS = enum_map(compaction_pb2.SourceBoundKind, SourceBoundKind, "SOURCE_BOUND_KIND")
 REFUSALS = enum_map(compaction_pb2.RefusalKind, RefusalKind, "REFUSAL_KIND")
 SIGNALS = enum_map(pressure_pb2.SignalKind, SignalKind, "SIGNAL_KIND")
@@ -57,6 +59,8 @@ def wire_record(record: CompactionRecord, *, brief: bool = False) -> compaction_
             chunks=bound.chunks,
             kept=bound.kept,
             of=bound.of,
+            prompt_cache=PROMPT_CACHES.wire(bound.prompt_cache),
+            separate_because=bound.separate_because,
         ),
         model=wire_model(record.model),
         usage=wire_usage(record.usage),

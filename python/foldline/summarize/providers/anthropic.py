@@ -8,7 +8,7 @@ from typing import Any
 
 from foldline.access import require_sdk, sdk
 from foldline.config import Provider
-from foldline.domain.enums import ModelType
+from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
     LONG,
@@ -37,6 +37,7 @@ class Anthropic:
     """One endpoint by Anthropic's SDK."""
 
     kind = ModelType.ANTHROPIC
+    format = Format.ANTHROPIC_MESSAGES
     reasoning = 0
 
     def __init__(self, name: str, settings: Provider) -> None:
@@ -60,13 +61,9 @@ class Anthropic:
         async with client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:
+                fields = ask.fields or {"system": ask.system, "messages": [{"role": "user", "content": ask.user}]}
                 try:
-                    raw = await client.messages.with_raw_response.create(
-                        model=model,
-                        system=ask.system,
-                        messages=[{"role": "user", "content": ask.user}],
-                        max_tokens=most,
-                    )
+                    raw = await client.messages.with_raw_response.create(model=model, max_tokens=most, **fields)
                 except anthropic.APIStatusError as error:
                     response = error.response
                     raise refused_by_status(error.status_code, response.content, response.headers) from None

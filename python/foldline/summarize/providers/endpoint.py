@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from foldline.domain.enums import ModelType
+from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 
 LONG = 86_400.0
@@ -73,10 +73,12 @@ class Endpoint(Protocol):
 
     Attributes:
         kind: how its usage is read (4.3).
+        format: of the requests that it takes.
         reasoning: tokens to ask for beyond the summary's own, since its models may reason unasked.
     """
 
     kind: ModelType
+    format: Format
     reasoning: int
 
     def load(self) -> object:

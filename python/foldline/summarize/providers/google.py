@@ -11,7 +11,7 @@ import msgspec
 
 from foldline.access import require_sdk, sdk
 from foldline.config import Provider
-from foldline.domain.enums import ModelType
+from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
     Answer,
@@ -36,6 +36,7 @@ class Google:
     """One endpoint by Google's SDK."""
 
     kind = ModelType.GOOGLE
+    format = Format.GOOGLE_GENAI
     reasoning = 8192
 
     def __init__(self, name: str, settings: Provider) -> None:
@@ -60,11 +61,12 @@ class Google:
         try:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:
-                config = {
-                    "system_instruction": ask.system,
-                    "max_output_tokens": most,
-                    "should_return_http_response": True,
-                }
+                config: dict[str, Any] = {"max_output_tokens": most, "should_return_http_response": True}
+                if ask.fields is None:
+                    config["system_instruction"] = ask.system
+                else:
+                    # The SDK's own types would drop what the host's messages hold beyond them.
+                    config["http_options"] = {"extra_body": dict(ask.fields)}
                 try:
                     raw = await client.aio.models.generate_content(model=model, contents=ask.user, config=config)
                 except errors.APIError as error:

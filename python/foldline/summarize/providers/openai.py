@@ -8,7 +8,7 @@ from typing import Any
 
 from foldline.access import require_sdk, sdk
 from foldline.config import Provider
-from foldline.domain.enums import ModelType
+from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
     LONG,
@@ -48,6 +48,7 @@ class OpenAI:
         """
         require_sdk(f"providers.{name}", "openai", "openai")
         self._responses = settings.type == "openai_responses"
+        self.format = Format.OPENAI_RESPONSES if self._responses else Format.OPENAI_CHAT
         self._base_url = settings.base_url or BASE_URL
         # OpenAI's reasoning models refuse the older name, most compatible servers know no other.
         self._limit = "max_tokens" if settings.base_url else "max_completion_tokens"
@@ -77,21 +78,23 @@ class OpenAI:
             yield call
 
     async def _respond(self, client: Any, model: str, ask: Ask, most: int) -> dict[str, Any]:
+        fields = ask.fields or {"instructions": ask.system, "input": ask.user}
         raw = await client.responses.with_raw_response.create(
-            model=model, instructions=ask.system, input=ask.user, max_output_tokens=most, store=False
+            model=model, max_output_tokens=most, store=False, **fields
         )
         return body_of(raw.http_response.content)
 
     async def _chat(self, openai: Any, client: Any, model: str, ask: Ask, most: int) -> dict[str, Any]:
-        messages = [{"role": "system", "content": ask.system}, {"role": "user", "content": ask.user}]
+        alone = [{"role": "system", "content": ask.system}, {"role": "user", "content": ask.user}]
+        fields = ask.fields or {"messages": alone}
         create = client.chat.completions.with_raw_response.create
         try:
-            raw = await create(model=model, messages=messages, **{self._limit: most})
+            raw = await create(model=model, **fields, **{self._limit: most})
         except openai.BadRequestError as error:
             if error.code != "unsupported_parameter" or error.param != self._limit:
                 raise
             self._limit = "max_completion_tokens" if self._limit == "max_tokens" else "max_tokens"
-            raw = await create(model=model, messages=messages, **{self._limit: most})
+            raw = await create(model=model, **fields, **{self._limit: most})
         return body_of(raw.http_response.content)
 
 

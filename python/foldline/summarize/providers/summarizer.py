@@ -13,11 +13,13 @@ import structlog
 
 from foldline.access import Key
 from foldline.config import ConfigError, Provider
-from foldline.domain.enums import FailureKind, Oversize, SourceBoundKind, SummarySource
-from foldline.domain.folding import SourceBound, SummaryFailed, SummaryRequest, SummaryResult
+from foldline.domain.changes import replace
+from foldline.domain.enums import FailureKind, Oversize, PromptCache, SourceBoundKind, SummarySource
+from foldline.domain.folding import LiveRequest, SourceBound, SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.models import DEFAULT_WINDOW, Usage
 from foldline.domain.rows import ModelRef
 from foldline.summarize.coverage import cover
+from foldline.summarize.providers.appended import NotAppendable
 from foldline.summarize.providers.conversation import Conversation, Judges
 from foldline.summarize.providers.endpoint import Endpoint
 from foldline.summarize.providers.running import Cancelled, run
@@ -28,6 +30,7 @@ from foldline.summarize.source import read_source
 from foldline.summarize.transcript import parts_of
 from foldline.summarize.written import Sections, composed
 
+_BECAUSE_BYTES = 256
 _AT_ONCE = 4
 """Calls of one summary that are made side by side."""
 
@@ -118,7 +121,7 @@ class ProviderSummarizer:
 
         async def calls() -> tuple[Sections, SourceBound]:
             async with by.endpoint.open(key) as talk.call:
-                return await _written(task, talk)
+                return await _written(task, talk, by, model)
 
         try:
             sections, bound = run(calls, seconds=request.timeout, cancelled=request.cancelled)
@@ -138,8 +141,44 @@ class ProviderSummarizer:
         return sections, bound, talk.usage
 
 
-async def _written(task: Task, talk: Conversation) -> tuple[Sections, SourceBound]:
-    """The sections of the summary, from one call or, where the rows do not fit it, by what the policy says (S4)."""
+async def _written(task: Task, talk: Conversation, by: Configured, model: ModelRef) -> tuple[Sections, SourceBound]:
+    """The sections of the summary: appended to the live request where that is wanted and holds, else apart (S3)."""
+    live = task.request.live
+    if live is None:
+        return await _apart(task, talk)
+    try:
+        sections = await talk.sections(*task.ask_live(_appendable(live, by, model)))
+        # The live request is not masked: what it is answered with must be (S4).
+        masked = [[task.source.clean(line) for line in section] for section in sections]
+        return masked, SourceBound(prompt_cache=PromptCache.APPEND)
+    except NotAppendable as reason:
+        because = str(reason)
+    except SummaryFailed as failure:
+        if not failure.context_exceeded:
+            raise
+        because = "the provider refused the live request with the instruction for its size"
+    sections, bound = await _apart(task, talk)
+    because = because.encode()[:_BECAUSE_BYTES].decode(errors="ignore")
+    return sections, replace(bound, prompt_cache=PromptCache.SEPARATE, separate_because=because)
+
+
+def _appendable(live: LiveRequest, by: Configured, model: ModelRef) -> LiveRequest:
+    """The live request, where a call to this endpoint and model shares a cache with it.
+
+    Raises:
+        NotAppendable: it is another's, of another format, or not known.
+    """
+    if live.separate_because:
+        raise NotAppendable(live.separate_because)
+    if live.model != model:
+        raise NotAppendable(f"the live request goes to {live.model.provider}/{live.model.model}")
+    if live.format is not by.endpoint.format:
+        raise NotAppendable(f"the live request is in the format {live.format}, the endpoint takes {by.endpoint.format}")
+    return live
+
+
+async def _apart(task: Task, talk: Conversation) -> tuple[Sections, SourceBound]:
+    """The sections from a request of its own or, where the rows do not fit it, by what the policy says (S4)."""
     parts = parts_of(task.request.rows, task.source.clean)
     if task.request.oversize is Oversize.TRIM or task.fits(parts):
         sized = trim(parts, task.room, task.size)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from foldline.domain.enums import FailureKind, SourceBoundKind
-from foldline.domain.folding import SourceBound, SummaryFailed, SummaryRequest
+from foldline.domain.folding import LiveRequest, SourceBound, SummaryFailed, SummaryRequest
 from foldline.summarize.packing import HEADINGS
-from foldline.summarize.prompt import Ask, ask_for_merge, ask_for_summary
+from foldline.summarize.prompt import Ask, ask_appended, ask_for_merge, ask_for_summary
+from foldline.summarize.providers.appended import NotAppendable, appended
 from foldline.summarize.sizing import Sized
 from foldline.summarize.source import Source
 from foldline.summarize.text import clip_middle
@@ -18,6 +19,8 @@ from foldline.summarize.written import Sections, composed, render
 _LEAST_ROOM = 200
 _EARLIER_SHARE, _INSTRUCTIONS_SHARE = 0.25, 0.1
 _TOLD_SHARE = 0.9
+_LEAST_ANSWER = 1.25
+"""Room for an answer, of what the model is told to use: it counts badly."""
 _SUMMARIES_A_MERGE = 3
 _FILL = 0.95
 _FENCE_TOKENS = 40
@@ -63,7 +66,7 @@ class Task:
             "", _BOUND, self.told, earlier=self._earlier, instructions=self._instructions, carried=self._carried,
             part=(_LARGE, _LARGE),
         )  # fmt: skip
-        self._input = window - self.most
+        self._window, self._input = window, window - self.most
         self.room = int((self._input - self._tokens(frame)) * _FILL)
         if self.room < _LEAST_ROOM:
             raise SummaryFailed(
@@ -85,6 +88,19 @@ class Task:
             sized.render(), sized.bound, self.told if part is None else min(self.told, self._share), part=part,
             earlier=self._earlier if first else "", instructions=self._instructions, carried=self._carried,
         )  # fmt: skip
+
+    def ask_live(self, live: LiveRequest) -> tuple[Ask, int]:
+        """Asks for the summary by one more message of the live request (S3, APPEND), and for how long an answer.
+
+        Raises:
+            NotAppendable: the window leaves no room for the answer, or the request cannot be continued.
+        """
+        text = ask_appended(self.told, instructions=self._instructions, carried=self._carried)
+        taken = live.tokens + self.size(text) + _FRAME_TOKENS
+        most = min(self.most, self._window - taken)
+        if most < self.told * _LEAST_ANSWER:
+            raise NotAppendable(f"the live request takes {taken} tokens of a window of {self._window}")
+        return Ask(text, self.told, fields=appended(live, text)), most
 
     def merge(self, summaries: Sequence[str]) -> Ask:
         """Asks for one summary of the parts' own."""
