@@ -53,8 +53,9 @@ def serve(services: Services, settings: Settings, requests: Iterator[pb.CurateRe
     if first is None:
         return
     validate(first)
-    if not first.HasField("register"):
-        raise invalid(first.WhichOneof("kind") or "kind", "", "register", "the first message of a stream registers its host")
+    kind = first.WhichOneof("kind")
+    if kind != "register":
+        raise invalid(str(kind), "", "register", "the first message of a stream registers its host")
     curators, tenant = services.curators, first.register.tenant
     if tenant:  # There are no keys of tenants yet: every caller's own is the one without a name.
         raise FoldlineError(Reason.TENANT_DENIED, f"the key does not belong to tenant {tenant}", tenant=tenant)
