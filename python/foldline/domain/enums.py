@@ -184,6 +184,7 @@ class FailureKind(_Named):
     UNMEASURED_TRANSCRIPT = auto()
     INTERNAL = auto()
     READY_DROPPED = auto()
+    NATIVE_UNAVAILABLE = auto()
 
 
 class Trigger(_Named):
@@ -255,6 +256,8 @@ class WarningCode(_Named):
     CALL_ID_RENAMED = auto()
     TEXT_SHORTENED = auto()
     SOURCE_FAILED = auto()
+    NATIVE_ITEM_LEFT_OUT = auto()
+    NATIVE_UNAVAILABLE = auto()
 
 
 class RefusalKind(_Named):

@@ -217,6 +217,10 @@ class _FailureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureKi
     """A summary that was written ahead of need was dropped: the rows it covers changed, or the fold that came in the
     meantime took it in as its earlier summary (A2, A3).
     """
+    FAILURE_KIND_NATIVE_UNAVAILABLE: _FailureKind.ValueType  # 16
+    """The provider has no compaction of its own here, or none that can write this summary; the next of provider and
+    extractive wrote it (N3).
+    """
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
     """Why an attempt failed (13). The transcript is as it was. May grow."""
@@ -254,6 +258,10 @@ FAILURE_KIND_INTERNAL: FailureKind.ValueType  # 14
 FAILURE_KIND_READY_DROPPED: FailureKind.ValueType  # 15
 """A summary that was written ahead of need was dropped: the rows it covers changed, or the fold that came in the
 meantime took it in as its earlier summary (A2, A3).
+"""
+FAILURE_KIND_NATIVE_UNAVAILABLE: FailureKind.ValueType  # 16
+"""The provider has no compaction of its own here, or none that can write this summary; the next of provider and
+extractive wrote it (N3).
 """
 Global___FailureKind: _TypeAlias = FailureKind  # noqa: Y015
 

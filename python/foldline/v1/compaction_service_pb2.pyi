@@ -199,6 +199,26 @@ class PrepareRequestResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class RequestHeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REVISION_FIELD_NUMBER: _builtins.int
     PREPARE_ID_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
@@ -217,6 +237,7 @@ class PrepareRequestResponse(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
     LAST_OFFSET_FIELD_NUMBER: _builtins.int
+    REQUEST_HEADERS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Revision of the list to send."""
     prepare_id: _builtins.str
@@ -269,6 +290,12 @@ class PrepareRequestResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_warning_pb2.Warning]:
         """What is worth knowing. At most 1 024."""
 
+    @_builtins.property
+    def request_headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """HTTP headers that the request needs beside the host's own, because its list holds a provider's compaction item: a
+        value of the host's own is kept, joined by a comma. At most 8; names in lower case.
+        """
+
     def __init__(
         self,
         *,
@@ -290,10 +317,11 @@ class PrepareRequestResponse(_message.Message):
         failure: _compaction_pb2.FailureKind.ValueType = ...,
         first_offset: _builtins.int = ...,
         last_offset: _builtins.int = ...,
+        request_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "fold", b"fold", "last_usage", b"last_usage", "pressure_checked", b"pressure_checked", "pressure_sent", b"pressure_sent", "rendered_json", b"rendered_json", "rows", b"rows", "splices", b"splices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "bounded", b"bounded", "content", b"content", "failure", b"failure", "first_offset", b"first_offset", "fold", b"fold", "fold_pending", b"fold_pending", "last_offset", b"last_offset", "last_usage", b"last_usage", "prepare_id", b"prepare_id", "pressure_checked", b"pressure_checked", "pressure_sent", b"pressure_sent", "rendered_json", b"rendered_json", "revision", b"revision", "rows", b"rows", "skip", b"skip", "splices", b"splices", "stable_prefix_rows", b"stable_prefix_rows", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "bounded", b"bounded", "content", b"content", "failure", b"failure", "first_offset", b"first_offset", "fold", b"fold", "fold_pending", b"fold_pending", "last_offset", b"last_offset", "last_usage", b"last_usage", "prepare_id", b"prepare_id", "pressure_checked", b"pressure_checked", "pressure_sent", b"pressure_sent", "rendered_json", b"rendered_json", "request_headers", b"request_headers", "revision", b"revision", "rows", b"rows", "skip", b"skip", "splices", b"splices", "stable_prefix_rows", b"stable_prefix_rows", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["rows", "splices", "rendered_json"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015

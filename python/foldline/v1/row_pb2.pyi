@@ -529,10 +529,19 @@ class ProviderCompactionRow(_message.Message):
     ITEM_JSON_FIELD_NUMBER: _builtins.int
     FOLD_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    BETA_FIELD_NUMBER: _builtins.int
     item_json: _builtins.bytes
-    """Item as the provider returned it, JSON, kept byte-exact. At most 16 MiB."""
+    """Item as the provider returned it, JSON, kept byte-exact; in pages of `ListRows` a JSON string that says what it is.
+    OpenAI: the array `output`, which starts the next `input` unpruned. Anthropic: the block, which is the whole content
+    of an assistant message that comes first. At most 16 MiB.
+    """
     fold_id: _builtins.str
     """Fold that stored it."""
+    beta: _builtins.str
+    """Anthropic: the beta that the item is of, sent as header `anthropic-beta` with every request that holds it (see
+    `request_headers`). A host that lowers rows itself adds the edit `compact_20260112` to `context_management` for
+    `compact-2026-01-12`, and nothing for `compact-2026-09-04`. Empty: none is needed. At most 64 bytes.
+    """
     @_builtins.property
     def model(self) -> _model_pb2.ModelRef:
         """Provider and model the item is valid for."""
@@ -543,10 +552,11 @@ class ProviderCompactionRow(_message.Message):
         item_json: _builtins.bytes = ...,
         fold_id: _builtins.str = ...,
         model: _model_pb2.ModelRef | None = ...,
+        beta: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fold_id", b"fold_id", "item_json", b"item_json", "model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beta", b"beta", "fold_id", b"fold_id", "item_json", b"item_json", "model", b"model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1037,9 +1037,30 @@ class RenderTranscriptResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class RequestHeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RENDERED_JSON_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    REQUEST_HEADERS_FIELD_NUMBER: _builtins.int
     rendered_json: _builtins.bytes
     """The JSON. At most 16 MiB."""
     revision: _builtins.int
@@ -1048,16 +1069,21 @@ class RenderTranscriptResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_warning_pb2.Warning]:
         """What the format cannot carry. At most 1 024."""
 
+    @_builtins.property
+    def request_headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """HTTP headers that the request needs beside the host's own, as `PrepareRequestResponse.request_headers`. At most 8."""
+
     def __init__(
         self,
         *,
         rendered_json: _builtins.bytes = ...,
         revision: _builtins.int = ...,
         warnings: _abc.Iterable[_warning_pb2.Warning] | None = ...,
+        request_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rendered_json", b"rendered_json", "revision", b"revision", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rendered_json", b"rendered_json", "request_headers", b"request_headers", "revision", b"revision", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

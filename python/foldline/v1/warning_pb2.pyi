@@ -71,6 +71,14 @@ class _WarningCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WarningCo
     """A text was carried shortened."""
     WARNING_CODE_SOURCE_FAILED: _WarningCode.ValueType  # 21
     """The configured source failed and its successor wrote the summary, as `summary.on_failure` says (S2)."""
+    WARNING_CODE_NATIVE_ITEM_LEFT_OUT: _WarningCode.ValueType  # 22
+    """The provider compaction of another model could not be summarized again, so that this request goes out without it
+    (N4).
+    """
+    WARNING_CODE_NATIVE_UNAVAILABLE: _WarningCode.ValueType  # 23
+    """`summary.source` is `NATIVE`, and the provider has no compaction of its own here; the message says why. Said once a
+    session (N3).
+    """
 
 class WarningCode(_WarningCode, metaclass=_WarningCodeEnumTypeWrapper):
     """Kind of a warning. May grow."""
@@ -123,6 +131,14 @@ WARNING_CODE_TEXT_SHORTENED: WarningCode.ValueType  # 20
 """A text was carried shortened."""
 WARNING_CODE_SOURCE_FAILED: WarningCode.ValueType  # 21
 """The configured source failed and its successor wrote the summary, as `summary.on_failure` says (S2)."""
+WARNING_CODE_NATIVE_ITEM_LEFT_OUT: WarningCode.ValueType  # 22
+"""The provider compaction of another model could not be summarized again, so that this request goes out without it
+(N4).
+"""
+WARNING_CODE_NATIVE_UNAVAILABLE: WarningCode.ValueType  # 23
+"""`summary.source` is `NATIVE`, and the provider has no compaction of its own here; the message says why. Said once a
+session (N3).
+"""
 Global___WarningCode: _TypeAlias = WarningCode  # noqa: Y015
 
 @_typing.final

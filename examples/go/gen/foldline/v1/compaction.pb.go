@@ -329,6 +329,9 @@ const (
 	// A summary that was written ahead of need was dropped: the rows it covers changed, or the fold that came in the
 	// meantime took it in as its earlier summary (A2, A3).
 	FailureKind_FAILURE_KIND_READY_DROPPED FailureKind = 15
+	// The provider has no compaction of its own here, or none that can write this summary; the next of provider and
+	// extractive wrote it (N3).
+	FailureKind_FAILURE_KIND_NATIVE_UNAVAILABLE FailureKind = 16
 )
 
 // Enum value maps for FailureKind.
@@ -350,6 +353,7 @@ var (
 		13: "FAILURE_KIND_UNMEASURED_TRANSCRIPT",
 		14: "FAILURE_KIND_INTERNAL",
 		15: "FAILURE_KIND_READY_DROPPED",
+		16: "FAILURE_KIND_NATIVE_UNAVAILABLE",
 	}
 	FailureKind_value = map[string]int32{
 		"FAILURE_KIND_UNSPECIFIED":           0,
@@ -368,6 +372,7 @@ var (
 		"FAILURE_KIND_UNMEASURED_TRANSCRIPT": 13,
 		"FAILURE_KIND_INTERNAL":              14,
 		"FAILURE_KIND_READY_DROPPED":         15,
+		"FAILURE_KIND_NATIVE_UNAVAILABLE":    16,
 	}
 )
 
@@ -1816,7 +1821,7 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\x14SKIP_REASON_DEADLINE\x10\x06\x12\x1f\n" +
 	"\x1bSKIP_REASON_NOTHING_TO_FOLD\x10\a\x12\x1d\n" +
 	"\x19SKIP_REASON_AFTER_RESTORE\x10\b\x12\x1e\n" +
-	"\x1aSKIP_REASON_ATTEMPT_FAILED\x10\t*\x9e\x04\n" +
+	"\x1aSKIP_REASON_ATTEMPT_FAILED\x10\t*\xc3\x04\n" +
 	"\vFailureKind\x12\x1c\n" +
 	"\x18FAILURE_KIND_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eFAILURE_KIND_SUMMARIZER_FAILED\x10\x01\x12#\n" +
@@ -1834,7 +1839,8 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\x18FAILURE_KIND_INTERRUPTED\x10\f\x12&\n" +
 	"\"FAILURE_KIND_UNMEASURED_TRANSCRIPT\x10\r\x12\x19\n" +
 	"\x15FAILURE_KIND_INTERNAL\x10\x0e\x12\x1e\n" +
-	"\x1aFAILURE_KIND_READY_DROPPED\x10\x0f*\xc4\x01\n" +
+	"\x1aFAILURE_KIND_READY_DROPPED\x10\x0f\x12#\n" +
+	"\x1fFAILURE_KIND_NATIVE_UNAVAILABLE\x10\x10*\xc4\x01\n" +
 	"\rProgressPhase\x12\x1e\n" +
 	"\x1aPROGRESS_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PROGRESS_PHASE_WAITING\x10\x01\x12\x1b\n" +

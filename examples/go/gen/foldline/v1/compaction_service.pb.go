@@ -357,9 +357,12 @@ type PrepareRequestResponse struct {
 	// Offset of the first row this call appended, the answer's included. 0: none.
 	FirstOffset uint64 `protobuf:"varint,17,opt,name=first_offset,json=firstOffset,proto3" json:"first_offset,omitempty"`
 	// Offset of the last row this call appended. 0: none.
-	LastOffset    uint64 `protobuf:"varint,18,opt,name=last_offset,json=lastOffset,proto3" json:"last_offset,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastOffset uint64 `protobuf:"varint,18,opt,name=last_offset,json=lastOffset,proto3" json:"last_offset,omitempty"`
+	// HTTP headers that the request needs beside the host's own, because its list holds a provider's compaction item: a
+	// value of the host's own is kept, joined by a comma. At most 8; names in lower case.
+	RequestHeaders map[string]string `protobuf:"bytes,19,rep,name=request_headers,json=requestHeaders,proto3" json:"request_headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PrepareRequestResponse) Reset() {
@@ -529,6 +532,13 @@ func (x *PrepareRequestResponse) GetLastOffset() uint64 {
 		return x.LastOffset
 	}
 	return 0
+}
+
+func (x *PrepareRequestResponse) GetRequestHeaders() map[string]string {
+	if x != nil {
+		return x.RequestHeaders
+	}
+	return nil
 }
 
 type isPrepareRequestResponse_Content interface {
@@ -3484,7 +3494,7 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\v_body_bytesB\x0f\n" +
 	"\r_input_tokensB\x11\n" +
 	"\x0f_overhead_bytesB\x12\n" +
-	"\x10_overhead_tokens\"\xb2\a\n" +
+	"\x10_overhead_tokens\"\xf0\b\n" +
 	"\x16PrepareRequestResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12'\n" +
 	"\n" +
@@ -3508,7 +3518,11 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\afailure\x18\x10 \x01(\x0e2\x18.foldline.v1.FailureKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\afailure\x12!\n" +
 	"\ffirst_offset\x18\x11 \x01(\x04R\vfirstOffset\x12\x1f\n" +
 	"\vlast_offset\x18\x12 \x01(\x04R\n" +
-	"lastOffsetB\t\n" +
+	"lastOffset\x12y\n" +
+	"\x0frequest_headers\x18\x13 \x03(\v27.foldline.v1.PrepareRequestResponse.RequestHeadersEntryB\x17\xbaH\x14\x9a\x01\x11\x10\b\"\x06r\x04\x10\x01(@*\x05r\x03(\x80\bR\x0erequestHeaders\x1aA\n" +
+	"\x13RequestHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
 	"\acontent\"\xe4\x01\n" +
 	"\aOutcome\x125\n" +
 	"\n" +
@@ -3776,7 +3790,7 @@ func file_foldline_v1_compaction_service_proto_rawDescGZIP() []byte {
 	return file_foldline_v1_compaction_service_proto_rawDescData
 }
 
-var file_foldline_v1_compaction_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_foldline_v1_compaction_service_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_foldline_v1_compaction_service_proto_goTypes = []any{
 	(*PrepareRequestRequest)(nil),     // 0: foldline.v1.PrepareRequestRequest
 	(*RequestShape)(nil),              // 1: foldline.v1.RequestShape
@@ -3818,152 +3832,154 @@ var file_foldline_v1_compaction_service_proto_goTypes = []any{
 	(*AttachOpened)(nil),              // 37: foldline.v1.AttachOpened
 	(*AttachAppended)(nil),            // 38: foldline.v1.AttachAppended
 	(*AttachHeartbeat)(nil),           // 39: foldline.v1.AttachHeartbeat
-	(*RowInput)(nil),                  // 40: foldline.v1.RowInput
-	(ReplyMode)(0),                    // 41: foldline.v1.ReplyMode
-	(Format)(0),                       // 42: foldline.v1.Format
-	(*Policy)(nil),                    // 43: foldline.v1.Policy
-	(*ModelRef)(nil),                  // 44: foldline.v1.ModelRef
-	(Action)(0),                       // 45: foldline.v1.Action
-	(*PressureReport)(nil),            // 46: foldline.v1.PressureReport
-	(*RowList)(nil),                   // 47: foldline.v1.RowList
-	(*SpliceList)(nil),                // 48: foldline.v1.SpliceList
-	(*BoundedResult)(nil),             // 49: foldline.v1.BoundedResult
-	(*CompactionRecord)(nil),          // 50: foldline.v1.CompactionRecord
-	(SkipReason)(0),                   // 51: foldline.v1.SkipReason
-	(*UsageReading)(nil),              // 52: foldline.v1.UsageReading
-	(*Warning)(nil),                   // 53: foldline.v1.Warning
-	(FailureKind)(0),                  // 54: foldline.v1.FailureKind
-	(RunOutcome)(0),                   // 55: foldline.v1.RunOutcome
-	(*Usage)(nil),                     // 56: foldline.v1.Usage
-	(RefusalKind)(0),                  // 57: foldline.v1.RefusalKind
-	(*CompactionPlan)(nil),            // 58: foldline.v1.CompactionPlan
-	(*Progress)(nil),                  // 59: foldline.v1.Progress
-	(*Checkpoint)(nil),                // 60: foldline.v1.Checkpoint
-	(*Row)(nil),                       // 61: foldline.v1.Row
-	(*timestamppb.Timestamp)(nil),     // 62: google.protobuf.Timestamp
-	(*BoundingPolicy)(nil),            // 63: foldline.v1.BoundingPolicy
-	(*durationpb.Duration)(nil),       // 64: google.protobuf.Duration
-	(*status.Status)(nil),             // 65: google.rpc.Status
+	nil,                               // 40: foldline.v1.PrepareRequestResponse.RequestHeadersEntry
+	(*RowInput)(nil),                  // 41: foldline.v1.RowInput
+	(ReplyMode)(0),                    // 42: foldline.v1.ReplyMode
+	(Format)(0),                       // 43: foldline.v1.Format
+	(*Policy)(nil),                    // 44: foldline.v1.Policy
+	(*ModelRef)(nil),                  // 45: foldline.v1.ModelRef
+	(Action)(0),                       // 46: foldline.v1.Action
+	(*PressureReport)(nil),            // 47: foldline.v1.PressureReport
+	(*RowList)(nil),                   // 48: foldline.v1.RowList
+	(*SpliceList)(nil),                // 49: foldline.v1.SpliceList
+	(*BoundedResult)(nil),             // 50: foldline.v1.BoundedResult
+	(*CompactionRecord)(nil),          // 51: foldline.v1.CompactionRecord
+	(SkipReason)(0),                   // 52: foldline.v1.SkipReason
+	(*UsageReading)(nil),              // 53: foldline.v1.UsageReading
+	(*Warning)(nil),                   // 54: foldline.v1.Warning
+	(FailureKind)(0),                  // 55: foldline.v1.FailureKind
+	(RunOutcome)(0),                   // 56: foldline.v1.RunOutcome
+	(*Usage)(nil),                     // 57: foldline.v1.Usage
+	(RefusalKind)(0),                  // 58: foldline.v1.RefusalKind
+	(*CompactionPlan)(nil),            // 59: foldline.v1.CompactionPlan
+	(*Progress)(nil),                  // 60: foldline.v1.Progress
+	(*Checkpoint)(nil),                // 61: foldline.v1.Checkpoint
+	(*Row)(nil),                       // 62: foldline.v1.Row
+	(*timestamppb.Timestamp)(nil),     // 63: google.protobuf.Timestamp
+	(*BoundingPolicy)(nil),            // 64: foldline.v1.BoundingPolicy
+	(*durationpb.Duration)(nil),       // 65: google.protobuf.Duration
+	(*status.Status)(nil),             // 66: google.rpc.Status
 }
 var file_foldline_v1_compaction_service_proto_depIdxs = []int32{
-	3,  // 0: foldline.v1.PrepareRequestRequest.previous_answer:type_name -> foldline.v1.Outcome
-	40, // 1: foldline.v1.PrepareRequestRequest.append:type_name -> foldline.v1.RowInput
-	1,  // 2: foldline.v1.PrepareRequestRequest.shape:type_name -> foldline.v1.RequestShape
-	41, // 3: foldline.v1.PrepareRequestRequest.reply:type_name -> foldline.v1.ReplyMode
-	42, // 4: foldline.v1.PrepareRequestRequest.format:type_name -> foldline.v1.Format
-	43, // 5: foldline.v1.PrepareRequestRequest.override:type_name -> foldline.v1.Policy
-	44, // 6: foldline.v1.RequestShape.model:type_name -> foldline.v1.ModelRef
-	45, // 7: foldline.v1.PrepareRequestResponse.action:type_name -> foldline.v1.Action
-	46, // 8: foldline.v1.PrepareRequestResponse.pressure_checked:type_name -> foldline.v1.PressureReport
-	46, // 9: foldline.v1.PrepareRequestResponse.pressure_sent:type_name -> foldline.v1.PressureReport
-	47, // 10: foldline.v1.PrepareRequestResponse.rows:type_name -> foldline.v1.RowList
-	48, // 11: foldline.v1.PrepareRequestResponse.splices:type_name -> foldline.v1.SpliceList
-	49, // 12: foldline.v1.PrepareRequestResponse.bounded:type_name -> foldline.v1.BoundedResult
-	50, // 13: foldline.v1.PrepareRequestResponse.fold:type_name -> foldline.v1.CompactionRecord
-	51, // 14: foldline.v1.PrepareRequestResponse.skip:type_name -> foldline.v1.SkipReason
-	52, // 15: foldline.v1.PrepareRequestResponse.last_usage:type_name -> foldline.v1.UsageReading
-	53, // 16: foldline.v1.PrepareRequestResponse.warnings:type_name -> foldline.v1.Warning
-	54, // 17: foldline.v1.PrepareRequestResponse.failure:type_name -> foldline.v1.FailureKind
-	4,  // 18: foldline.v1.Outcome.answer:type_name -> foldline.v1.Answer
-	6,  // 19: foldline.v1.Outcome.refusal:type_name -> foldline.v1.Refusal
-	55, // 20: foldline.v1.Outcome.finish:type_name -> foldline.v1.RunOutcome
-	40, // 21: foldline.v1.Answer.input:type_name -> foldline.v1.RowInput
-	5,  // 22: foldline.v1.Answer.response:type_name -> foldline.v1.ResponseBody
-	56, // 23: foldline.v1.Answer.usage:type_name -> foldline.v1.Usage
-	44, // 24: foldline.v1.Answer.model:type_name -> foldline.v1.ModelRef
-	42, // 25: foldline.v1.ResponseBody.format:type_name -> foldline.v1.Format
-	57, // 26: foldline.v1.Refusal.kind:type_name -> foldline.v1.RefusalKind
-	3,  // 27: foldline.v1.RecordAnswerRequest.outcome:type_name -> foldline.v1.Outcome
-	52, // 28: foldline.v1.RecordAnswerResponse.usage:type_name -> foldline.v1.UsageReading
-	57, // 29: foldline.v1.RecordAnswerResponse.refusal:type_name -> foldline.v1.RefusalKind
-	53, // 30: foldline.v1.RecordAnswerResponse.warnings:type_name -> foldline.v1.Warning
-	55, // 31: foldline.v1.FinishRunRequest.outcome:type_name -> foldline.v1.RunOutcome
-	53, // 32: foldline.v1.FinishRunResponse.warnings:type_name -> foldline.v1.Warning
-	1,  // 33: foldline.v1.CheckPressureRequest.shape:type_name -> foldline.v1.RequestShape
-	13, // 34: foldline.v1.CheckPressureRequest.transcript:type_name -> foldline.v1.HostTranscript
-	43, // 35: foldline.v1.CheckPressureRequest.override:type_name -> foldline.v1.Policy
-	46, // 36: foldline.v1.CheckPressureResponse.pressure:type_name -> foldline.v1.PressureReport
-	51, // 37: foldline.v1.CheckPressureResponse.skip:type_name -> foldline.v1.SkipReason
-	53, // 38: foldline.v1.CheckPressureResponse.warnings:type_name -> foldline.v1.Warning
-	40, // 39: foldline.v1.HostTranscript.input:type_name -> foldline.v1.RowInput
-	1,  // 40: foldline.v1.PlanCompactionRequest.shape:type_name -> foldline.v1.RequestShape
-	43, // 41: foldline.v1.PlanCompactionRequest.override:type_name -> foldline.v1.Policy
-	58, // 42: foldline.v1.PlanCompactionResponse.plan:type_name -> foldline.v1.CompactionPlan
-	46, // 43: foldline.v1.PlanCompactionResponse.pressure:type_name -> foldline.v1.PressureReport
-	51, // 44: foldline.v1.PlanCompactionResponse.skip:type_name -> foldline.v1.SkipReason
-	1,  // 45: foldline.v1.CompactSessionRequest.shape:type_name -> foldline.v1.RequestShape
-	59, // 46: foldline.v1.CompactSessionResponse.progress:type_name -> foldline.v1.Progress
-	50, // 47: foldline.v1.CompactSessionResponse.record:type_name -> foldline.v1.CompactionRecord
-	60, // 48: foldline.v1.SaveCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
-	50, // 49: foldline.v1.SaveCheckpointResponse.fold:type_name -> foldline.v1.CompactionRecord
-	60, // 50: foldline.v1.ListCheckpointsResponse.checkpoints:type_name -> foldline.v1.Checkpoint
-	60, // 51: foldline.v1.GetCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
-	13, // 52: foldline.v1.CompactTranscriptRequest.transcript:type_name -> foldline.v1.HostTranscript
-	1,  // 53: foldline.v1.CompactTranscriptRequest.shape:type_name -> foldline.v1.RequestShape
-	43, // 54: foldline.v1.CompactTranscriptRequest.override:type_name -> foldline.v1.Policy
-	61, // 55: foldline.v1.CompactTranscriptResponse.summary:type_name -> foldline.v1.Row
-	50, // 56: foldline.v1.CompactTranscriptResponse.record:type_name -> foldline.v1.CompactionRecord
-	62, // 57: foldline.v1.CompactTranscriptResponse.projection_expire_time:type_name -> google.protobuf.Timestamp
-	46, // 58: foldline.v1.CompactTranscriptResponse.pressure:type_name -> foldline.v1.PressureReport
-	51, // 59: foldline.v1.CompactTranscriptResponse.skip:type_name -> foldline.v1.SkipReason
-	54, // 60: foldline.v1.CompactTranscriptResponse.failure:type_name -> foldline.v1.FailureKind
-	53, // 61: foldline.v1.CompactTranscriptResponse.warnings:type_name -> foldline.v1.Warning
-	31, // 62: foldline.v1.BoundResultsRequest.results:type_name -> foldline.v1.ResultText
-	44, // 63: foldline.v1.BoundResultsRequest.model:type_name -> foldline.v1.ModelRef
-	63, // 64: foldline.v1.BoundResultsRequest.bounding:type_name -> foldline.v1.BoundingPolicy
-	49, // 65: foldline.v1.BoundResultsResponse.bounded:type_name -> foldline.v1.BoundedResult
-	34, // 66: foldline.v1.AttachSessionRequest.open:type_name -> foldline.v1.AttachOpen
-	0,  // 67: foldline.v1.AttachSessionRequest.prepare:type_name -> foldline.v1.PrepareRequestRequest
-	7,  // 68: foldline.v1.AttachSessionRequest.record:type_name -> foldline.v1.RecordAnswerRequest
-	9,  // 69: foldline.v1.AttachSessionRequest.finish:type_name -> foldline.v1.FinishRunRequest
-	35, // 70: foldline.v1.AttachSessionRequest.append:type_name -> foldline.v1.AttachAppend
-	11, // 71: foldline.v1.AttachSessionRequest.check:type_name -> foldline.v1.CheckPressureRequest
-	64, // 72: foldline.v1.AttachSessionRequest.timeout:type_name -> google.protobuf.Duration
-	40, // 73: foldline.v1.AttachAppend.input:type_name -> foldline.v1.RowInput
-	37, // 74: foldline.v1.AttachSessionResponse.opened:type_name -> foldline.v1.AttachOpened
-	2,  // 75: foldline.v1.AttachSessionResponse.prepared:type_name -> foldline.v1.PrepareRequestResponse
-	8,  // 76: foldline.v1.AttachSessionResponse.recorded:type_name -> foldline.v1.RecordAnswerResponse
-	10, // 77: foldline.v1.AttachSessionResponse.finished:type_name -> foldline.v1.FinishRunResponse
-	38, // 78: foldline.v1.AttachSessionResponse.appended:type_name -> foldline.v1.AttachAppended
-	12, // 79: foldline.v1.AttachSessionResponse.checked:type_name -> foldline.v1.CheckPressureResponse
-	65, // 80: foldline.v1.AttachSessionResponse.error:type_name -> google.rpc.Status
-	39, // 81: foldline.v1.AttachSessionResponse.heartbeat:type_name -> foldline.v1.AttachHeartbeat
-	64, // 82: foldline.v1.AttachOpened.heartbeat_interval:type_name -> google.protobuf.Duration
-	53, // 83: foldline.v1.AttachAppended.warnings:type_name -> foldline.v1.Warning
-	62, // 84: foldline.v1.AttachHeartbeat.time:type_name -> google.protobuf.Timestamp
-	0,  // 85: foldline.v1.CompactionService.PrepareRequest:input_type -> foldline.v1.PrepareRequestRequest
-	33, // 86: foldline.v1.CompactionService.AttachSession:input_type -> foldline.v1.AttachSessionRequest
-	7,  // 87: foldline.v1.CompactionService.RecordAnswer:input_type -> foldline.v1.RecordAnswerRequest
-	9,  // 88: foldline.v1.CompactionService.FinishRun:input_type -> foldline.v1.FinishRunRequest
-	11, // 89: foldline.v1.CompactionService.CheckPressure:input_type -> foldline.v1.CheckPressureRequest
-	14, // 90: foldline.v1.CompactionService.PlanCompaction:input_type -> foldline.v1.PlanCompactionRequest
-	16, // 91: foldline.v1.CompactionService.CompactSession:input_type -> foldline.v1.CompactSessionRequest
-	18, // 92: foldline.v1.CompactionService.SaveCheckpoint:input_type -> foldline.v1.SaveCheckpointRequest
-	20, // 93: foldline.v1.CompactionService.ListCheckpoints:input_type -> foldline.v1.ListCheckpointsRequest
-	22, // 94: foldline.v1.CompactionService.GetCheckpoint:input_type -> foldline.v1.GetCheckpointRequest
-	24, // 95: foldline.v1.CompactionService.CompactTranscript:input_type -> foldline.v1.CompactTranscriptRequest
-	26, // 96: foldline.v1.CompactionService.CommitProjection:input_type -> foldline.v1.CommitProjectionRequest
-	28, // 97: foldline.v1.CompactionService.AbortProjection:input_type -> foldline.v1.AbortProjectionRequest
-	30, // 98: foldline.v1.CompactionService.BoundResults:input_type -> foldline.v1.BoundResultsRequest
-	2,  // 99: foldline.v1.CompactionService.PrepareRequest:output_type -> foldline.v1.PrepareRequestResponse
-	36, // 100: foldline.v1.CompactionService.AttachSession:output_type -> foldline.v1.AttachSessionResponse
-	8,  // 101: foldline.v1.CompactionService.RecordAnswer:output_type -> foldline.v1.RecordAnswerResponse
-	10, // 102: foldline.v1.CompactionService.FinishRun:output_type -> foldline.v1.FinishRunResponse
-	12, // 103: foldline.v1.CompactionService.CheckPressure:output_type -> foldline.v1.CheckPressureResponse
-	15, // 104: foldline.v1.CompactionService.PlanCompaction:output_type -> foldline.v1.PlanCompactionResponse
-	17, // 105: foldline.v1.CompactionService.CompactSession:output_type -> foldline.v1.CompactSessionResponse
-	19, // 106: foldline.v1.CompactionService.SaveCheckpoint:output_type -> foldline.v1.SaveCheckpointResponse
-	21, // 107: foldline.v1.CompactionService.ListCheckpoints:output_type -> foldline.v1.ListCheckpointsResponse
-	23, // 108: foldline.v1.CompactionService.GetCheckpoint:output_type -> foldline.v1.GetCheckpointResponse
-	25, // 109: foldline.v1.CompactionService.CompactTranscript:output_type -> foldline.v1.CompactTranscriptResponse
-	27, // 110: foldline.v1.CompactionService.CommitProjection:output_type -> foldline.v1.CommitProjectionResponse
-	29, // 111: foldline.v1.CompactionService.AbortProjection:output_type -> foldline.v1.AbortProjectionResponse
-	32, // 112: foldline.v1.CompactionService.BoundResults:output_type -> foldline.v1.BoundResultsResponse
-	99, // [99:113] is the sub-list for method output_type
-	85, // [85:99] is the sub-list for method input_type
-	85, // [85:85] is the sub-list for extension type_name
-	85, // [85:85] is the sub-list for extension extendee
-	0,  // [0:85] is the sub-list for field type_name
+	3,   // 0: foldline.v1.PrepareRequestRequest.previous_answer:type_name -> foldline.v1.Outcome
+	41,  // 1: foldline.v1.PrepareRequestRequest.append:type_name -> foldline.v1.RowInput
+	1,   // 2: foldline.v1.PrepareRequestRequest.shape:type_name -> foldline.v1.RequestShape
+	42,  // 3: foldline.v1.PrepareRequestRequest.reply:type_name -> foldline.v1.ReplyMode
+	43,  // 4: foldline.v1.PrepareRequestRequest.format:type_name -> foldline.v1.Format
+	44,  // 5: foldline.v1.PrepareRequestRequest.override:type_name -> foldline.v1.Policy
+	45,  // 6: foldline.v1.RequestShape.model:type_name -> foldline.v1.ModelRef
+	46,  // 7: foldline.v1.PrepareRequestResponse.action:type_name -> foldline.v1.Action
+	47,  // 8: foldline.v1.PrepareRequestResponse.pressure_checked:type_name -> foldline.v1.PressureReport
+	47,  // 9: foldline.v1.PrepareRequestResponse.pressure_sent:type_name -> foldline.v1.PressureReport
+	48,  // 10: foldline.v1.PrepareRequestResponse.rows:type_name -> foldline.v1.RowList
+	49,  // 11: foldline.v1.PrepareRequestResponse.splices:type_name -> foldline.v1.SpliceList
+	50,  // 12: foldline.v1.PrepareRequestResponse.bounded:type_name -> foldline.v1.BoundedResult
+	51,  // 13: foldline.v1.PrepareRequestResponse.fold:type_name -> foldline.v1.CompactionRecord
+	52,  // 14: foldline.v1.PrepareRequestResponse.skip:type_name -> foldline.v1.SkipReason
+	53,  // 15: foldline.v1.PrepareRequestResponse.last_usage:type_name -> foldline.v1.UsageReading
+	54,  // 16: foldline.v1.PrepareRequestResponse.warnings:type_name -> foldline.v1.Warning
+	55,  // 17: foldline.v1.PrepareRequestResponse.failure:type_name -> foldline.v1.FailureKind
+	40,  // 18: foldline.v1.PrepareRequestResponse.request_headers:type_name -> foldline.v1.PrepareRequestResponse.RequestHeadersEntry
+	4,   // 19: foldline.v1.Outcome.answer:type_name -> foldline.v1.Answer
+	6,   // 20: foldline.v1.Outcome.refusal:type_name -> foldline.v1.Refusal
+	56,  // 21: foldline.v1.Outcome.finish:type_name -> foldline.v1.RunOutcome
+	41,  // 22: foldline.v1.Answer.input:type_name -> foldline.v1.RowInput
+	5,   // 23: foldline.v1.Answer.response:type_name -> foldline.v1.ResponseBody
+	57,  // 24: foldline.v1.Answer.usage:type_name -> foldline.v1.Usage
+	45,  // 25: foldline.v1.Answer.model:type_name -> foldline.v1.ModelRef
+	43,  // 26: foldline.v1.ResponseBody.format:type_name -> foldline.v1.Format
+	58,  // 27: foldline.v1.Refusal.kind:type_name -> foldline.v1.RefusalKind
+	3,   // 28: foldline.v1.RecordAnswerRequest.outcome:type_name -> foldline.v1.Outcome
+	53,  // 29: foldline.v1.RecordAnswerResponse.usage:type_name -> foldline.v1.UsageReading
+	58,  // 30: foldline.v1.RecordAnswerResponse.refusal:type_name -> foldline.v1.RefusalKind
+	54,  // 31: foldline.v1.RecordAnswerResponse.warnings:type_name -> foldline.v1.Warning
+	56,  // 32: foldline.v1.FinishRunRequest.outcome:type_name -> foldline.v1.RunOutcome
+	54,  // 33: foldline.v1.FinishRunResponse.warnings:type_name -> foldline.v1.Warning
+	1,   // 34: foldline.v1.CheckPressureRequest.shape:type_name -> foldline.v1.RequestShape
+	13,  // 35: foldline.v1.CheckPressureRequest.transcript:type_name -> foldline.v1.HostTranscript
+	44,  // 36: foldline.v1.CheckPressureRequest.override:type_name -> foldline.v1.Policy
+	47,  // 37: foldline.v1.CheckPressureResponse.pressure:type_name -> foldline.v1.PressureReport
+	52,  // 38: foldline.v1.CheckPressureResponse.skip:type_name -> foldline.v1.SkipReason
+	54,  // 39: foldline.v1.CheckPressureResponse.warnings:type_name -> foldline.v1.Warning
+	41,  // 40: foldline.v1.HostTranscript.input:type_name -> foldline.v1.RowInput
+	1,   // 41: foldline.v1.PlanCompactionRequest.shape:type_name -> foldline.v1.RequestShape
+	44,  // 42: foldline.v1.PlanCompactionRequest.override:type_name -> foldline.v1.Policy
+	59,  // 43: foldline.v1.PlanCompactionResponse.plan:type_name -> foldline.v1.CompactionPlan
+	47,  // 44: foldline.v1.PlanCompactionResponse.pressure:type_name -> foldline.v1.PressureReport
+	52,  // 45: foldline.v1.PlanCompactionResponse.skip:type_name -> foldline.v1.SkipReason
+	1,   // 46: foldline.v1.CompactSessionRequest.shape:type_name -> foldline.v1.RequestShape
+	60,  // 47: foldline.v1.CompactSessionResponse.progress:type_name -> foldline.v1.Progress
+	51,  // 48: foldline.v1.CompactSessionResponse.record:type_name -> foldline.v1.CompactionRecord
+	61,  // 49: foldline.v1.SaveCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
+	51,  // 50: foldline.v1.SaveCheckpointResponse.fold:type_name -> foldline.v1.CompactionRecord
+	61,  // 51: foldline.v1.ListCheckpointsResponse.checkpoints:type_name -> foldline.v1.Checkpoint
+	61,  // 52: foldline.v1.GetCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
+	13,  // 53: foldline.v1.CompactTranscriptRequest.transcript:type_name -> foldline.v1.HostTranscript
+	1,   // 54: foldline.v1.CompactTranscriptRequest.shape:type_name -> foldline.v1.RequestShape
+	44,  // 55: foldline.v1.CompactTranscriptRequest.override:type_name -> foldline.v1.Policy
+	62,  // 56: foldline.v1.CompactTranscriptResponse.summary:type_name -> foldline.v1.Row
+	51,  // 57: foldline.v1.CompactTranscriptResponse.record:type_name -> foldline.v1.CompactionRecord
+	63,  // 58: foldline.v1.CompactTranscriptResponse.projection_expire_time:type_name -> google.protobuf.Timestamp
+	47,  // 59: foldline.v1.CompactTranscriptResponse.pressure:type_name -> foldline.v1.PressureReport
+	52,  // 60: foldline.v1.CompactTranscriptResponse.skip:type_name -> foldline.v1.SkipReason
+	55,  // 61: foldline.v1.CompactTranscriptResponse.failure:type_name -> foldline.v1.FailureKind
+	54,  // 62: foldline.v1.CompactTranscriptResponse.warnings:type_name -> foldline.v1.Warning
+	31,  // 63: foldline.v1.BoundResultsRequest.results:type_name -> foldline.v1.ResultText
+	45,  // 64: foldline.v1.BoundResultsRequest.model:type_name -> foldline.v1.ModelRef
+	64,  // 65: foldline.v1.BoundResultsRequest.bounding:type_name -> foldline.v1.BoundingPolicy
+	50,  // 66: foldline.v1.BoundResultsResponse.bounded:type_name -> foldline.v1.BoundedResult
+	34,  // 67: foldline.v1.AttachSessionRequest.open:type_name -> foldline.v1.AttachOpen
+	0,   // 68: foldline.v1.AttachSessionRequest.prepare:type_name -> foldline.v1.PrepareRequestRequest
+	7,   // 69: foldline.v1.AttachSessionRequest.record:type_name -> foldline.v1.RecordAnswerRequest
+	9,   // 70: foldline.v1.AttachSessionRequest.finish:type_name -> foldline.v1.FinishRunRequest
+	35,  // 71: foldline.v1.AttachSessionRequest.append:type_name -> foldline.v1.AttachAppend
+	11,  // 72: foldline.v1.AttachSessionRequest.check:type_name -> foldline.v1.CheckPressureRequest
+	65,  // 73: foldline.v1.AttachSessionRequest.timeout:type_name -> google.protobuf.Duration
+	41,  // 74: foldline.v1.AttachAppend.input:type_name -> foldline.v1.RowInput
+	37,  // 75: foldline.v1.AttachSessionResponse.opened:type_name -> foldline.v1.AttachOpened
+	2,   // 76: foldline.v1.AttachSessionResponse.prepared:type_name -> foldline.v1.PrepareRequestResponse
+	8,   // 77: foldline.v1.AttachSessionResponse.recorded:type_name -> foldline.v1.RecordAnswerResponse
+	10,  // 78: foldline.v1.AttachSessionResponse.finished:type_name -> foldline.v1.FinishRunResponse
+	38,  // 79: foldline.v1.AttachSessionResponse.appended:type_name -> foldline.v1.AttachAppended
+	12,  // 80: foldline.v1.AttachSessionResponse.checked:type_name -> foldline.v1.CheckPressureResponse
+	66,  // 81: foldline.v1.AttachSessionResponse.error:type_name -> google.rpc.Status
+	39,  // 82: foldline.v1.AttachSessionResponse.heartbeat:type_name -> foldline.v1.AttachHeartbeat
+	65,  // 83: foldline.v1.AttachOpened.heartbeat_interval:type_name -> google.protobuf.Duration
+	54,  // 84: foldline.v1.AttachAppended.warnings:type_name -> foldline.v1.Warning
+	63,  // 85: foldline.v1.AttachHeartbeat.time:type_name -> google.protobuf.Timestamp
+	0,   // 86: foldline.v1.CompactionService.PrepareRequest:input_type -> foldline.v1.PrepareRequestRequest
+	33,  // 87: foldline.v1.CompactionService.AttachSession:input_type -> foldline.v1.AttachSessionRequest
+	7,   // 88: foldline.v1.CompactionService.RecordAnswer:input_type -> foldline.v1.RecordAnswerRequest
+	9,   // 89: foldline.v1.CompactionService.FinishRun:input_type -> foldline.v1.FinishRunRequest
+	11,  // 90: foldline.v1.CompactionService.CheckPressure:input_type -> foldline.v1.CheckPressureRequest
+	14,  // 91: foldline.v1.CompactionService.PlanCompaction:input_type -> foldline.v1.PlanCompactionRequest
+	16,  // 92: foldline.v1.CompactionService.CompactSession:input_type -> foldline.v1.CompactSessionRequest
+	18,  // 93: foldline.v1.CompactionService.SaveCheckpoint:input_type -> foldline.v1.SaveCheckpointRequest
+	20,  // 94: foldline.v1.CompactionService.ListCheckpoints:input_type -> foldline.v1.ListCheckpointsRequest
+	22,  // 95: foldline.v1.CompactionService.GetCheckpoint:input_type -> foldline.v1.GetCheckpointRequest
+	24,  // 96: foldline.v1.CompactionService.CompactTranscript:input_type -> foldline.v1.CompactTranscriptRequest
+	26,  // 97: foldline.v1.CompactionService.CommitProjection:input_type -> foldline.v1.CommitProjectionRequest
+	28,  // 98: foldline.v1.CompactionService.AbortProjection:input_type -> foldline.v1.AbortProjectionRequest
+	30,  // 99: foldline.v1.CompactionService.BoundResults:input_type -> foldline.v1.BoundResultsRequest
+	2,   // 100: foldline.v1.CompactionService.PrepareRequest:output_type -> foldline.v1.PrepareRequestResponse
+	36,  // 101: foldline.v1.CompactionService.AttachSession:output_type -> foldline.v1.AttachSessionResponse
+	8,   // 102: foldline.v1.CompactionService.RecordAnswer:output_type -> foldline.v1.RecordAnswerResponse
+	10,  // 103: foldline.v1.CompactionService.FinishRun:output_type -> foldline.v1.FinishRunResponse
+	12,  // 104: foldline.v1.CompactionService.CheckPressure:output_type -> foldline.v1.CheckPressureResponse
+	15,  // 105: foldline.v1.CompactionService.PlanCompaction:output_type -> foldline.v1.PlanCompactionResponse
+	17,  // 106: foldline.v1.CompactionService.CompactSession:output_type -> foldline.v1.CompactSessionResponse
+	19,  // 107: foldline.v1.CompactionService.SaveCheckpoint:output_type -> foldline.v1.SaveCheckpointResponse
+	21,  // 108: foldline.v1.CompactionService.ListCheckpoints:output_type -> foldline.v1.ListCheckpointsResponse
+	23,  // 109: foldline.v1.CompactionService.GetCheckpoint:output_type -> foldline.v1.GetCheckpointResponse
+	25,  // 110: foldline.v1.CompactionService.CompactTranscript:output_type -> foldline.v1.CompactTranscriptResponse
+	27,  // 111: foldline.v1.CompactionService.CommitProjection:output_type -> foldline.v1.CommitProjectionResponse
+	29,  // 112: foldline.v1.CompactionService.AbortProjection:output_type -> foldline.v1.AbortProjectionResponse
+	32,  // 113: foldline.v1.CompactionService.BoundResults:output_type -> foldline.v1.BoundResultsResponse
+	100, // [100:114] is the sub-list for method output_type
+	86,  // [86:100] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_compaction_service_proto_init() }
@@ -4030,7 +4046,7 @@ func file_foldline_v1_compaction_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_foldline_v1_compaction_service_proto_rawDesc), len(file_foldline_v1_compaction_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1014,12 +1014,18 @@ func (x *CompactionSummaryRow) GetOfRun() string {
 // Opaque item of a provider's own compaction, valid for its provider and model alone (N4).
 type ProviderCompactionRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Item as the provider returned it, JSON, kept byte-exact. At most 16 MiB.
+	// Item as the provider returned it, JSON, kept byte-exact; in pages of `ListRows` a JSON string that says what it is.
+	// OpenAI: the array `output`, which starts the next `input` unpruned. Anthropic: the block, which is the whole content
+	// of an assistant message that comes first. At most 16 MiB.
 	ItemJson []byte `protobuf:"bytes,1,opt,name=item_json,json=itemJson,proto3" json:"item_json,omitempty"`
 	// Fold that stored it.
 	FoldId string `protobuf:"bytes,2,opt,name=fold_id,json=foldId,proto3" json:"fold_id,omitempty"`
 	// Provider and model the item is valid for.
-	Model         *ModelRef `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
+	Model *ModelRef `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
+	// Anthropic: the beta that the item is of, sent as header `anthropic-beta` with every request that holds it (see
+	// `request_headers`). A host that lowers rows itself adds the edit `compact_20260112` to `context_management` for
+	// `compact-2026-01-12`, and nothing for `compact-2026-09-04`. Empty: none is needed. At most 64 bytes.
+	Beta          string `protobuf:"bytes,4,opt,name=beta,proto3" json:"beta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1073,6 +1079,13 @@ func (x *ProviderCompactionRow) GetModel() *ModelRef {
 		return x.Model
 	}
 	return nil
+}
+
+func (x *ProviderCompactionRow) GetBeta() string {
+	if x != nil {
+		return x.Beta
+	}
+	return ""
 }
 
 // One piece of a row.
@@ -2480,12 +2493,13 @@ const file_foldline_v1_row_proto_rawDesc = "" +
 	"\afold_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06foldId\x12 \n" +
 	"\x06digest\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06digest\x12<\n" +
 	"\x06source\x18\x04 \x01(\x0e2\x1a.foldline.v1.SummarySourceB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06source\x12)\n" +
-	"\x06of_run\x18\x05 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[!-~]*$R\x05ofRun\"\x90\x01\n" +
+	"\x06of_run\x18\x05 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[!-~]*$R\x05ofRun\"\xad\x01\n" +
 	"\x15ProviderCompactionRow\x12'\n" +
 	"\titem_json\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x18\x80\x80\x80\bR\bitemJson\x12!\n" +
 	"\afold_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06foldId\x12+\n" +
-	"\x05model\x18\x03 \x01(\v2\x15.foldline.v1.ModelRefR\x05model\"\xf3\x04\n" +
+	"\x05model\x18\x03 \x01(\v2\x15.foldline.v1.ModelRefR\x05model\x12\x1b\n" +
+	"\x04beta\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\x04beta\"\xf3\x04\n" +
 	"\fContentBlock\x12,\n" +
 	"\x04text\x18\x01 \x01(\v2\x16.foldline.v1.TextBlockH\x00R\x04text\x12/\n" +
 	"\x05image\x18\x02 \x01(\v2\x17.foldline.v1.ImageBlockH\x00R\x05image\x12/\n" +

@@ -1886,9 +1886,11 @@ type RenderTranscriptResponse struct {
 	// Revision it is of.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What the format cannot carry. At most 1 024.
-	Warnings      []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Warnings []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// HTTP headers that the request needs beside the host's own, as `PrepareRequestResponse.request_headers`. At most 8.
+	RequestHeaders map[string]string `protobuf:"bytes,4,rep,name=request_headers,json=requestHeaders,proto3" json:"request_headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RenderTranscriptResponse) Reset() {
@@ -1938,6 +1940,13 @@ func (x *RenderTranscriptResponse) GetRevision() uint64 {
 func (x *RenderTranscriptResponse) GetWarnings() []*Warning {
 	if x != nil {
 		return x.Warnings
+	}
+	return nil
+}
+
+func (x *RenderTranscriptResponse) GetRequestHeaders() map[string]string {
+	if x != nil {
+		return x.RequestHeaders
 	}
 	return nil
 }
@@ -2634,12 +2643,16 @@ const file_foldline_v1_session_service_proto_rawDesc = "" +
 	"\x06format\x18\x02 \x01(\x0e2\x13.foldline.v1.FormatB\x0e\xe2A\x01\x02\xbaH\a\x82\x01\x04\x10\x01 \x00R\x06format\x124\n" +
 	"\brevision\x18\x03 \x01(\x04B\x13\xe2A\x01\x01\xbaH\f2\n" +
 	"\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00R\brevision\x88\x01\x01B\v\n" +
-	"\t_revision\"\xa4\x01\n" +
+	"\t_revision\"\xe4\x02\n" +
 	"\x18RenderTranscriptResponse\x12/\n" +
 	"\rrendered_json\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x18\x80\x80\x80\bR\frenderedJson\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12;\n" +
-	"\bwarnings\x18\x03 \x03(\v2\x14.foldline.v1.WarningB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bwarnings\"g\n" +
+	"\bwarnings\x18\x03 \x03(\v2\x14.foldline.v1.WarningB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bwarnings\x12{\n" +
+	"\x0frequest_headers\x18\x04 \x03(\v29.foldline.v1.RenderTranscriptResponse.RequestHeadersEntryB\x17\xbaH\x14\x9a\x01\x11\x10\b\"\x06r\x04\x10\x01(@*\x05r\x03(\x80\bR\x0erequestHeaders\x1aA\n" +
+	"\x13RequestHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"g\n" +
 	"\x14VerifySessionRequest\x12O\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$R\tsessionId\"\xdf\x01\n" +
@@ -2711,7 +2724,7 @@ func file_foldline_v1_session_service_proto_rawDescGZIP() []byte {
 	return file_foldline_v1_session_service_proto_rawDescData
 }
 
-var file_foldline_v1_session_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_foldline_v1_session_service_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_foldline_v1_session_service_proto_goTypes = []any{
 	(*CreateSessionRequest)(nil),     // 0: foldline.v1.CreateSessionRequest
 	(*CreateSessionResponse)(nil),    // 1: foldline.v1.CreateSessionResponse
@@ -2753,99 +2766,101 @@ var file_foldline_v1_session_service_proto_goTypes = []any{
 	nil,                              // 37: foldline.v1.ListSessionsRequest.LabelsEntry
 	nil,                              // 38: foldline.v1.UpdateSessionRequest.LabelsEntry
 	nil,                              // 39: foldline.v1.ForkSessionRequest.LabelsEntry
-	(*ModelRef)(nil),                 // 40: foldline.v1.ModelRef
-	(*Policy)(nil),                   // 41: foldline.v1.Policy
-	(Ownership)(0),                   // 42: foldline.v1.Ownership
-	(*Session)(nil),                  // 43: foldline.v1.Session
-	(*Warning)(nil),                  // 44: foldline.v1.Warning
-	(*SessionTotals)(nil),            // 45: foldline.v1.SessionTotals
-	(*EffectivePolicy)(nil),          // 46: foldline.v1.EffectivePolicy
-	(*CadenceState)(nil),             // 47: foldline.v1.CadenceState
-	(*fieldmaskpb.FieldMask)(nil),    // 48: google.protobuf.FieldMask
-	(*RowInput)(nil),                 // 49: foldline.v1.RowInput
-	(RowView)(0),                     // 50: foldline.v1.RowView
-	(*Row)(nil),                      // 51: foldline.v1.Row
-	(*ByteRange)(nil),                // 52: foldline.v1.ByteRange
-	(*Revision)(nil),                 // 53: foldline.v1.Revision
-	(Format)(0),                      // 54: foldline.v1.Format
-	(*VerifyFault)(nil),              // 55: foldline.v1.VerifyFault
+	nil,                              // 40: foldline.v1.RenderTranscriptResponse.RequestHeadersEntry
+	(*ModelRef)(nil),                 // 41: foldline.v1.ModelRef
+	(*Policy)(nil),                   // 42: foldline.v1.Policy
+	(Ownership)(0),                   // 43: foldline.v1.Ownership
+	(*Session)(nil),                  // 44: foldline.v1.Session
+	(*Warning)(nil),                  // 45: foldline.v1.Warning
+	(*SessionTotals)(nil),            // 46: foldline.v1.SessionTotals
+	(*EffectivePolicy)(nil),          // 47: foldline.v1.EffectivePolicy
+	(*CadenceState)(nil),             // 48: foldline.v1.CadenceState
+	(*fieldmaskpb.FieldMask)(nil),    // 49: google.protobuf.FieldMask
+	(*RowInput)(nil),                 // 50: foldline.v1.RowInput
+	(RowView)(0),                     // 51: foldline.v1.RowView
+	(*Row)(nil),                      // 52: foldline.v1.Row
+	(*ByteRange)(nil),                // 53: foldline.v1.ByteRange
+	(*Revision)(nil),                 // 54: foldline.v1.Revision
+	(Format)(0),                      // 55: foldline.v1.Format
+	(*VerifyFault)(nil),              // 56: foldline.v1.VerifyFault
 }
 var file_foldline_v1_session_service_proto_depIdxs = []int32{
-	40, // 0: foldline.v1.CreateSessionRequest.model:type_name -> foldline.v1.ModelRef
-	41, // 1: foldline.v1.CreateSessionRequest.policy:type_name -> foldline.v1.Policy
+	41, // 0: foldline.v1.CreateSessionRequest.model:type_name -> foldline.v1.ModelRef
+	42, // 1: foldline.v1.CreateSessionRequest.policy:type_name -> foldline.v1.Policy
 	36, // 2: foldline.v1.CreateSessionRequest.labels:type_name -> foldline.v1.CreateSessionRequest.LabelsEntry
-	42, // 3: foldline.v1.CreateSessionRequest.ownership:type_name -> foldline.v1.Ownership
-	43, // 4: foldline.v1.CreateSessionResponse.session:type_name -> foldline.v1.Session
-	44, // 5: foldline.v1.CreateSessionResponse.warnings:type_name -> foldline.v1.Warning
-	43, // 6: foldline.v1.GetSessionResponse.session:type_name -> foldline.v1.Session
-	45, // 7: foldline.v1.GetSessionResponse.totals:type_name -> foldline.v1.SessionTotals
-	46, // 8: foldline.v1.GetSessionResponse.effective_policy:type_name -> foldline.v1.EffectivePolicy
-	47, // 9: foldline.v1.GetSessionResponse.cadence:type_name -> foldline.v1.CadenceState
+	43, // 3: foldline.v1.CreateSessionRequest.ownership:type_name -> foldline.v1.Ownership
+	44, // 4: foldline.v1.CreateSessionResponse.session:type_name -> foldline.v1.Session
+	45, // 5: foldline.v1.CreateSessionResponse.warnings:type_name -> foldline.v1.Warning
+	44, // 6: foldline.v1.GetSessionResponse.session:type_name -> foldline.v1.Session
+	46, // 7: foldline.v1.GetSessionResponse.totals:type_name -> foldline.v1.SessionTotals
+	47, // 8: foldline.v1.GetSessionResponse.effective_policy:type_name -> foldline.v1.EffectivePolicy
+	48, // 9: foldline.v1.GetSessionResponse.cadence:type_name -> foldline.v1.CadenceState
 	37, // 10: foldline.v1.ListSessionsRequest.labels:type_name -> foldline.v1.ListSessionsRequest.LabelsEntry
-	43, // 11: foldline.v1.ListSessionsResponse.sessions:type_name -> foldline.v1.Session
-	40, // 12: foldline.v1.UpdateSessionRequest.model:type_name -> foldline.v1.ModelRef
-	41, // 13: foldline.v1.UpdateSessionRequest.policy:type_name -> foldline.v1.Policy
+	44, // 11: foldline.v1.ListSessionsResponse.sessions:type_name -> foldline.v1.Session
+	41, // 12: foldline.v1.UpdateSessionRequest.model:type_name -> foldline.v1.ModelRef
+	42, // 13: foldline.v1.UpdateSessionRequest.policy:type_name -> foldline.v1.Policy
 	38, // 14: foldline.v1.UpdateSessionRequest.labels:type_name -> foldline.v1.UpdateSessionRequest.LabelsEntry
-	48, // 15: foldline.v1.UpdateSessionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	43, // 16: foldline.v1.UpdateSessionResponse.session:type_name -> foldline.v1.Session
+	49, // 15: foldline.v1.UpdateSessionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	44, // 16: foldline.v1.UpdateSessionResponse.session:type_name -> foldline.v1.Session
 	39, // 17: foldline.v1.ForkSessionRequest.labels:type_name -> foldline.v1.ForkSessionRequest.LabelsEntry
-	43, // 18: foldline.v1.ForkSessionResponse.session:type_name -> foldline.v1.Session
-	49, // 19: foldline.v1.AppendRowsRequest.input:type_name -> foldline.v1.RowInput
-	44, // 20: foldline.v1.AppendRowsResponse.warnings:type_name -> foldline.v1.Warning
-	49, // 21: foldline.v1.EditRowsRequest.replacement:type_name -> foldline.v1.RowInput
-	44, // 22: foldline.v1.EditRowsResponse.warnings:type_name -> foldline.v1.Warning
-	50, // 23: foldline.v1.ListRowsRequest.view:type_name -> foldline.v1.RowView
-	51, // 24: foldline.v1.ListRowsResponse.rows:type_name -> foldline.v1.Row
-	52, // 25: foldline.v1.ReadRowRequest.range:type_name -> foldline.v1.ByteRange
-	51, // 26: foldline.v1.ReadRowResponse.row:type_name -> foldline.v1.Row
-	52, // 27: foldline.v1.ReadRowResponse.range:type_name -> foldline.v1.ByteRange
-	53, // 28: foldline.v1.ListRevisionsResponse.revisions:type_name -> foldline.v1.Revision
-	54, // 29: foldline.v1.RenderTranscriptRequest.format:type_name -> foldline.v1.Format
-	44, // 30: foldline.v1.RenderTranscriptResponse.warnings:type_name -> foldline.v1.Warning
-	55, // 31: foldline.v1.VerifySessionResponse.faults:type_name -> foldline.v1.VerifyFault
-	33, // 32: foldline.v1.ImportSessionRequest.header:type_name -> foldline.v1.ImportHeader
-	34, // 33: foldline.v1.ImportSessionRequest.chunk:type_name -> foldline.v1.ImportChunk
-	43, // 34: foldline.v1.ImportSessionResponse.session:type_name -> foldline.v1.Session
-	44, // 35: foldline.v1.ImportSessionResponse.warnings:type_name -> foldline.v1.Warning
-	0,  // 36: foldline.v1.SessionService.CreateSession:input_type -> foldline.v1.CreateSessionRequest
-	2,  // 37: foldline.v1.SessionService.GetSession:input_type -> foldline.v1.GetSessionRequest
-	4,  // 38: foldline.v1.SessionService.ListSessions:input_type -> foldline.v1.ListSessionsRequest
-	6,  // 39: foldline.v1.SessionService.UpdateSession:input_type -> foldline.v1.UpdateSessionRequest
-	8,  // 40: foldline.v1.SessionService.DeleteSession:input_type -> foldline.v1.DeleteSessionRequest
-	10, // 41: foldline.v1.SessionService.ForkSession:input_type -> foldline.v1.ForkSessionRequest
-	12, // 42: foldline.v1.SessionService.AppendRows:input_type -> foldline.v1.AppendRowsRequest
-	14, // 43: foldline.v1.SessionService.EditRows:input_type -> foldline.v1.EditRowsRequest
-	16, // 44: foldline.v1.SessionService.PinRows:input_type -> foldline.v1.PinRowsRequest
-	18, // 45: foldline.v1.SessionService.ListRows:input_type -> foldline.v1.ListRowsRequest
-	20, // 46: foldline.v1.SessionService.ReadRow:input_type -> foldline.v1.ReadRowRequest
-	22, // 47: foldline.v1.SessionService.ListRevisions:input_type -> foldline.v1.ListRevisionsRequest
-	24, // 48: foldline.v1.SessionService.RestoreRevision:input_type -> foldline.v1.RestoreRevisionRequest
-	26, // 49: foldline.v1.SessionService.RenderTranscript:input_type -> foldline.v1.RenderTranscriptRequest
-	28, // 50: foldline.v1.SessionService.VerifySession:input_type -> foldline.v1.VerifySessionRequest
-	30, // 51: foldline.v1.SessionService.ExportSession:input_type -> foldline.v1.ExportSessionRequest
-	32, // 52: foldline.v1.SessionService.ImportSession:input_type -> foldline.v1.ImportSessionRequest
-	1,  // 53: foldline.v1.SessionService.CreateSession:output_type -> foldline.v1.CreateSessionResponse
-	3,  // 54: foldline.v1.SessionService.GetSession:output_type -> foldline.v1.GetSessionResponse
-	5,  // 55: foldline.v1.SessionService.ListSessions:output_type -> foldline.v1.ListSessionsResponse
-	7,  // 56: foldline.v1.SessionService.UpdateSession:output_type -> foldline.v1.UpdateSessionResponse
-	9,  // 57: foldline.v1.SessionService.DeleteSession:output_type -> foldline.v1.DeleteSessionResponse
-	11, // 58: foldline.v1.SessionService.ForkSession:output_type -> foldline.v1.ForkSessionResponse
-	13, // 59: foldline.v1.SessionService.AppendRows:output_type -> foldline.v1.AppendRowsResponse
-	15, // 60: foldline.v1.SessionService.EditRows:output_type -> foldline.v1.EditRowsResponse
-	17, // 61: foldline.v1.SessionService.PinRows:output_type -> foldline.v1.PinRowsResponse
-	19, // 62: foldline.v1.SessionService.ListRows:output_type -> foldline.v1.ListRowsResponse
-	21, // 63: foldline.v1.SessionService.ReadRow:output_type -> foldline.v1.ReadRowResponse
-	23, // 64: foldline.v1.SessionService.ListRevisions:output_type -> foldline.v1.ListRevisionsResponse
-	25, // 65: foldline.v1.SessionService.RestoreRevision:output_type -> foldline.v1.RestoreRevisionResponse
-	27, // 66: foldline.v1.SessionService.RenderTranscript:output_type -> foldline.v1.RenderTranscriptResponse
-	29, // 67: foldline.v1.SessionService.VerifySession:output_type -> foldline.v1.VerifySessionResponse
-	31, // 68: foldline.v1.SessionService.ExportSession:output_type -> foldline.v1.ExportSessionResponse
-	35, // 69: foldline.v1.SessionService.ImportSession:output_type -> foldline.v1.ImportSessionResponse
-	53, // [53:70] is the sub-list for method output_type
-	36, // [36:53] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	44, // 18: foldline.v1.ForkSessionResponse.session:type_name -> foldline.v1.Session
+	50, // 19: foldline.v1.AppendRowsRequest.input:type_name -> foldline.v1.RowInput
+	45, // 20: foldline.v1.AppendRowsResponse.warnings:type_name -> foldline.v1.Warning
+	50, // 21: foldline.v1.EditRowsRequest.replacement:type_name -> foldline.v1.RowInput
+	45, // 22: foldline.v1.EditRowsResponse.warnings:type_name -> foldline.v1.Warning
+	51, // 23: foldline.v1.ListRowsRequest.view:type_name -> foldline.v1.RowView
+	52, // 24: foldline.v1.ListRowsResponse.rows:type_name -> foldline.v1.Row
+	53, // 25: foldline.v1.ReadRowRequest.range:type_name -> foldline.v1.ByteRange
+	52, // 26: foldline.v1.ReadRowResponse.row:type_name -> foldline.v1.Row
+	53, // 27: foldline.v1.ReadRowResponse.range:type_name -> foldline.v1.ByteRange
+	54, // 28: foldline.v1.ListRevisionsResponse.revisions:type_name -> foldline.v1.Revision
+	55, // 29: foldline.v1.RenderTranscriptRequest.format:type_name -> foldline.v1.Format
+	45, // 30: foldline.v1.RenderTranscriptResponse.warnings:type_name -> foldline.v1.Warning
+	40, // 31: foldline.v1.RenderTranscriptResponse.request_headers:type_name -> foldline.v1.RenderTranscriptResponse.RequestHeadersEntry
+	56, // 32: foldline.v1.VerifySessionResponse.faults:type_name -> foldline.v1.VerifyFault
+	33, // 33: foldline.v1.ImportSessionRequest.header:type_name -> foldline.v1.ImportHeader
+	34, // 34: foldline.v1.ImportSessionRequest.chunk:type_name -> foldline.v1.ImportChunk
+	44, // 35: foldline.v1.ImportSessionResponse.session:type_name -> foldline.v1.Session
+	45, // 36: foldline.v1.ImportSessionResponse.warnings:type_name -> foldline.v1.Warning
+	0,  // 37: foldline.v1.SessionService.CreateSession:input_type -> foldline.v1.CreateSessionRequest
+	2,  // 38: foldline.v1.SessionService.GetSession:input_type -> foldline.v1.GetSessionRequest
+	4,  // 39: foldline.v1.SessionService.ListSessions:input_type -> foldline.v1.ListSessionsRequest
+	6,  // 40: foldline.v1.SessionService.UpdateSession:input_type -> foldline.v1.UpdateSessionRequest
+	8,  // 41: foldline.v1.SessionService.DeleteSession:input_type -> foldline.v1.DeleteSessionRequest
+	10, // 42: foldline.v1.SessionService.ForkSession:input_type -> foldline.v1.ForkSessionRequest
+	12, // 43: foldline.v1.SessionService.AppendRows:input_type -> foldline.v1.AppendRowsRequest
+	14, // 44: foldline.v1.SessionService.EditRows:input_type -> foldline.v1.EditRowsRequest
+	16, // 45: foldline.v1.SessionService.PinRows:input_type -> foldline.v1.PinRowsRequest
+	18, // 46: foldline.v1.SessionService.ListRows:input_type -> foldline.v1.ListRowsRequest
+	20, // 47: foldline.v1.SessionService.ReadRow:input_type -> foldline.v1.ReadRowRequest
+	22, // 48: foldline.v1.SessionService.ListRevisions:input_type -> foldline.v1.ListRevisionsRequest
+	24, // 49: foldline.v1.SessionService.RestoreRevision:input_type -> foldline.v1.RestoreRevisionRequest
+	26, // 50: foldline.v1.SessionService.RenderTranscript:input_type -> foldline.v1.RenderTranscriptRequest
+	28, // 51: foldline.v1.SessionService.VerifySession:input_type -> foldline.v1.VerifySessionRequest
+	30, // 52: foldline.v1.SessionService.ExportSession:input_type -> foldline.v1.ExportSessionRequest
+	32, // 53: foldline.v1.SessionService.ImportSession:input_type -> foldline.v1.ImportSessionRequest
+	1,  // 54: foldline.v1.SessionService.CreateSession:output_type -> foldline.v1.CreateSessionResponse
+	3,  // 55: foldline.v1.SessionService.GetSession:output_type -> foldline.v1.GetSessionResponse
+	5,  // 56: foldline.v1.SessionService.ListSessions:output_type -> foldline.v1.ListSessionsResponse
+	7,  // 57: foldline.v1.SessionService.UpdateSession:output_type -> foldline.v1.UpdateSessionResponse
+	9,  // 58: foldline.v1.SessionService.DeleteSession:output_type -> foldline.v1.DeleteSessionResponse
+	11, // 59: foldline.v1.SessionService.ForkSession:output_type -> foldline.v1.ForkSessionResponse
+	13, // 60: foldline.v1.SessionService.AppendRows:output_type -> foldline.v1.AppendRowsResponse
+	15, // 61: foldline.v1.SessionService.EditRows:output_type -> foldline.v1.EditRowsResponse
+	17, // 62: foldline.v1.SessionService.PinRows:output_type -> foldline.v1.PinRowsResponse
+	19, // 63: foldline.v1.SessionService.ListRows:output_type -> foldline.v1.ListRowsResponse
+	21, // 64: foldline.v1.SessionService.ReadRow:output_type -> foldline.v1.ReadRowResponse
+	23, // 65: foldline.v1.SessionService.ListRevisions:output_type -> foldline.v1.ListRevisionsResponse
+	25, // 66: foldline.v1.SessionService.RestoreRevision:output_type -> foldline.v1.RestoreRevisionResponse
+	27, // 67: foldline.v1.SessionService.RenderTranscript:output_type -> foldline.v1.RenderTranscriptResponse
+	29, // 68: foldline.v1.SessionService.VerifySession:output_type -> foldline.v1.VerifySessionResponse
+	31, // 69: foldline.v1.SessionService.ExportSession:output_type -> foldline.v1.ExportSessionResponse
+	35, // 70: foldline.v1.SessionService.ImportSession:output_type -> foldline.v1.ImportSessionResponse
+	54, // [54:71] is the sub-list for method output_type
+	37, // [37:54] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_session_service_proto_init() }
@@ -2878,7 +2893,7 @@ func file_foldline_v1_session_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_foldline_v1_session_service_proto_rawDesc), len(file_foldline_v1_session_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -72,6 +72,12 @@ const (
 	WarningCode_WARNING_CODE_TEXT_SHORTENED WarningCode = 20
 	// The configured source failed and its successor wrote the summary, as `summary.on_failure` says (S2).
 	WarningCode_WARNING_CODE_SOURCE_FAILED WarningCode = 21
+	// The provider compaction of another model could not be summarized again, so that this request goes out without it
+	// (N4).
+	WarningCode_WARNING_CODE_NATIVE_ITEM_LEFT_OUT WarningCode = 22
+	// `summary.source` is `NATIVE`, and the provider has no compaction of its own here; the message says why. Said once a
+	// session (N3).
+	WarningCode_WARNING_CODE_NATIVE_UNAVAILABLE WarningCode = 23
 )
 
 // Enum value maps for WarningCode.
@@ -99,6 +105,8 @@ var (
 		19: "WARNING_CODE_CALL_ID_RENAMED",
 		20: "WARNING_CODE_TEXT_SHORTENED",
 		21: "WARNING_CODE_SOURCE_FAILED",
+		22: "WARNING_CODE_NATIVE_ITEM_LEFT_OUT",
+		23: "WARNING_CODE_NATIVE_UNAVAILABLE",
 	}
 	WarningCode_value = map[string]int32{
 		"WARNING_CODE_UNSPECIFIED":            0,
@@ -123,6 +131,8 @@ var (
 		"WARNING_CODE_CALL_ID_RENAMED":        19,
 		"WARNING_CODE_TEXT_SHORTENED":         20,
 		"WARNING_CODE_SOURCE_FAILED":          21,
+		"WARNING_CODE_NATIVE_ITEM_LEFT_OUT":   22,
+		"WARNING_CODE_NATIVE_UNAVAILABLE":     23,
 	}
 )
 
@@ -215,7 +225,7 @@ const file_foldline_v1_warning_proto_rawDesc = "" +
 	"\x19foldline/v1/warning.proto\x12\vfoldline.v1\x1a\x1bbuf/validate/validate.proto\"e\n" +
 	"\aWarning\x126\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x18.foldline.v1.WarningCodeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04code\x12\"\n" +
-	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\amessage*\xed\x05\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\amessage*\xb9\x06\n" +
 	"\vWarningCode\x12\x1c\n" +
 	"\x18WARNING_CODE_UNSPECIFIED\x10\x00\x12%\n" +
 	"!WARNING_CODE_FORECAST_OVER_WINDOW\x10\x01\x12\"\n" +
@@ -239,7 +249,9 @@ const file_foldline_v1_warning_proto_rawDesc = "" +
 	"\x1bWARNING_CODE_MEMORY_PENDING\x10\x12\x12 \n" +
 	"\x1cWARNING_CODE_CALL_ID_RENAMED\x10\x13\x12\x1f\n" +
 	"\x1bWARNING_CODE_TEXT_SHORTENED\x10\x14\x12\x1e\n" +
-	"\x1aWARNING_CODE_SOURCE_FAILED\x10\x15B>\n" +
+	"\x1aWARNING_CODE_SOURCE_FAILED\x10\x15\x12%\n" +
+	"!WARNING_CODE_NATIVE_ITEM_LEFT_OUT\x10\x16\x12#\n" +
+	"\x1fWARNING_CODE_NATIVE_UNAVAILABLE\x10\x17B>\n" +
 	"\x0fdev.foldline.v1P\x01Z)foldline.dev/proto/foldline/v1;foldlinev1b\x06proto3"
 
 var (
