@@ -497,6 +497,19 @@ class TestLeases:
                 assert fold.result(10).summary_text.startswith(TEXT)
                 assert not any(m.HasField("task") for m in back.heard)
 
+    def test_another_takes_up_nobody_elses_broken_stream(self, client: Client) -> None:
+        host = near(client, "s", summary=sourced())
+        with Curator(client, name="mine") as before, Curator(client, name="other") as other, asking(host) as fold:
+            holder, by = (before, other) if until(lambda: bool(before.heard), 1) else (other, before)
+            task = holder.task()
+            holder.close()
+            holder.ended()
+            by.answer(task, "From somebody else.")
+            assert by.next("cancel").task_id == task.id
+            with Curator(client, name="mine" if holder is before else "other") as back:
+                assert until(lambda: fold.done() or not back.answer(task, TEXT))
+                assert fold.result(10).summary_text.startswith(TEXT)
+
     def test_a_broken_stream_is_forgotten(self, brief: tuple[Client, app.Server]) -> None:
         client, served = brief
         host = near(client, "s", summary=sourced())

@@ -292,13 +292,14 @@ class Curators:
         return True
 
     def _held(self, host: Host, task_id: str) -> _Task | None:
-        """The task, if it is the host's: its own, or one whose stream broke and whose lease goes on."""
+        """The task, if it is the host's: its own, or one that it held over a stream that broke (its lease goes on)."""
         task = self._tasks.get(task_id)
         if task is None or task.answer is not None or task.holder is None or time.monotonic() >= task.expire:
             return None
         if task.holder is host:
             return task
-        if task.holder.connected or not self._suits(host, task.work):
+        again = host.registration.name == task.holder.registration.name and host.curator_id not in task.lost
+        if task.holder.connected or not again or not self._suits(host, task.work):
             return None
         task.holder.tasks.discard(task_id)
         task.holder = host

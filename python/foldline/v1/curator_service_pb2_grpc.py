@@ -49,7 +49,7 @@ class CuratorServiceServicer:
     def Curate(self, request_iterator, context):
         """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
         than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
-        back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
+        back before, by the same name, takes its tasks up with a heartbeat that names them, or with its answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class CuratorServiceStub:
     Curate: _grpc.StreamStreamMultiCallable[_curator_service_pb2.CurateRequest, _curator_service_pb2.CurateResponse]
     """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
     than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
-    back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
+    back before, by the same name, takes its tasks up with a heartbeat that names them, or with its answers.
     """
 
 @_typing.type_check_only
@@ -47,7 +47,7 @@ class CuratorServiceAsyncStub(CuratorServiceStub):
     Curate: _aio.StreamStreamMultiCallable[_curator_service_pb2.CurateRequest, _curator_service_pb2.CurateResponse]  # type: ignore[assignment]
     """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
     than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
-    back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
+    back before, by the same name, takes its tasks up with a heartbeat that names them, or with its answers.
     """
 
 class CuratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -61,7 +61,7 @@ class CuratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_curator_service_pb2.CurateResponse], _abc.AsyncIterator[_curator_service_pb2.CurateResponse]]:
         """Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
         than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
-        back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
+        back before, by the same name, takes its tasks up with a heartbeat that names them, or with its answers.
         """
 
 def add_CuratorServiceServicer_to_server(servicer: CuratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

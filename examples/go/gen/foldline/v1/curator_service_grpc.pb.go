@@ -30,7 +30,7 @@ const (
 type CuratorServiceClient interface {
 	// Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
 	// than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
-	// back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
+	// back before, by the same name, takes its tasks up with a heartbeat that names them, or with its answers.
 	Curate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CurateRequest, CurateResponse], error)
 }
 
@@ -63,7 +63,7 @@ type CuratorService_CurateClient = grpc.BidiStreamingClient[CurateRequest, Curat
 type CuratorServiceServer interface {
 	// Registers a host and serves it tasks for as long as the stream lives. A host may serve it from another thread
 	// than the one that waits in `PrepareRequest`. Leases of a broken stream end with their heartbeat: a host that comes
-	// back before, over another stream, takes its tasks up by a heartbeat that names them, or by its answers.
+	// back before, by the same name, takes its tasks up with a heartbeat that names them, or with its answers.
 	Curate(grpc.BidiStreamingServer[CurateRequest, CurateResponse]) error
 	mustEmbedUnimplementedCuratorServiceServer()
 }
