@@ -168,35 +168,35 @@ class Boundaries(Host):
         )  # fmt: skip
         if response is None:
             return
-        self.spent(scene, request, response, self.backend.paid.calls - paid)
+        calls = self.backend.paid.calls - paid
+        if request.HasField("previous_answer"):
+            scene.state.fruitless = 0
+        self.billed(scene.state, response.failure, response.HasField("fold"), calls, request.override)
         self.took(scene, request, response, answer, rows, typed)
 
-    def spent(
-        self, scene: Scene, request: compaction_service_pb2.PrepareRequestRequest,
-        response: compaction_service_pb2.PrepareRequestResponse, calls: int,
+    def billed(
+        self, state: State, failure: compaction_pb2.FailureKind.ValueType, folded: bool, calls: int,
+        override: policy_pb2.Policy,
     ) -> None:  # fmt: skip
         """A boundary pays for at most one summary, and none while the source cools.
 
         Attempts in vain are few in a row: not counted are those that an answer or a whole cooldown parts, and those of
         a cooldown that was set to nothing.
         """
-        state, now = scene.state, self.backend.now
+        now = self.backend.now
         require(calls <= 1, "F3", f"{calls} paid calls at one boundary")
-        if request.HasField("previous_answer"):
-            state.fruitless = 0
         if not calls:
             return
         self.counts["paid calls"] += 1
         require(now >= state.cools_until, "C5", f"a paid call {state.cools_until - now:.0f} s before the cooldown ends")
         if 0 < state.cools_until <= now:
             state.fruitless = 0
-        in_vain = bool(response.failure)
-        cooldown = self.effective(state, request.override).cooldown.ToSeconds()
-        state.fruitless = state.fruitless + 1 if in_vain and cooldown else 0
-        require(state.fruitless < 3, "C4", f"{state.fruitless} paid attempts in a row were in vain: {response}")
-        if response.HasField("fold"):
+        cooldown = self.effective(state, override).cooldown.ToSeconds()
+        state.fruitless = state.fruitless + 1 if failure and cooldown else 0
+        require(state.fruitless < 3, "C4", f"{state.fruitless} paid attempts in a row were in vain, now by {failure}")
+        if folded:
             state.cools_until = 0.0
-        elif in_vain and response.failure != compaction_pb2.FAILURE_KIND_NOT_SMALLER:
+        elif failure and failure != compaction_pb2.FAILURE_KIND_NOT_SMALLER:
             state.cools_until = now + cooldown
 
     @staticmethod

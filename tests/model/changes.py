@@ -15,14 +15,15 @@ from foldline.v1 import (
 from tests.model import rows as made
 from tests.model.crowd import Crowd
 from tests.model.host import POLICIES, Scene, policy
-from tests.model.questions import Questions
+from tests.model.host_mistakes import HostMistakes
+from tests.model.kept_looks import settle as settle_list
 from tests.model.server import CATALOG
 from tests.model.state import State, require
 
 MOST_SCENES = 5
 
 
-class Changes(Questions):
+class Changes(HostMistakes):
     """Changes beside the loop: appends, edits, restores, folds, and what happens to the server."""
 
     def append(self, scene: Scene) -> None:
@@ -257,6 +258,8 @@ class Changes(Questions):
         self.backend.restart()
         for other in self.scenes:
             self.look.settle(other.state, thorough=True)
+        for kept in self.lists:
+            settle_list(self, kept, thorough=True)
 
     def crowd(self, scene: Scene) -> None:
         """Many callers of one session at once (H)."""
@@ -291,6 +294,8 @@ class Changes(Questions):
         self.aftermath(scene, crowd)
         for other in self.scenes:
             self.look.settle(other.state, thorough=True)
+        for kept in self.lists:
+            settle_list(self, kept, thorough=True)
 
     def aftermath(self, scene: Scene, crowd: Crowd) -> None:
         crowd.ask_again(self.client)

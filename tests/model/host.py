@@ -17,6 +17,7 @@ from foldline.v1 import (
 )
 from google.protobuf import json_format
 
+from tests.model.kept import Kept
 from tests.model.onlooker import Onlooker
 from tests.model.server import CATALOG, Backend
 from tests.model.state import State, require
@@ -95,6 +96,7 @@ class Host:
         self.rng = random.Random(seed)
         self.look = Onlooker(lambda: backend.client)
         self.scenes: list[Scene] = []
+        self.lists: list[Kept] = []
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         self.numbers = 0
@@ -193,6 +195,16 @@ class Host:
                 -6:
             ]
         return response
+
+    def tried(self, method: Callable[..., Any], request: Any, expect: Sequence[str] = ()) -> Any:
+        """The response; None for an allowed refusal, which may have written what a failure writes."""
+        try:
+            return method(request, timeout=60)
+        except grpc.RpcError as error:
+            reason = self.look.error(error, type(request).__name__)
+            require(reason in expect, "R1", f"{reason}: {error.details()} for {type(request).__name__}, not {expect}")
+            self.counts[reason] += 1
+            return None
 
     def request_id(self, scene: Scene) -> str:
         return scene.state.next("q-") if self.rng.random() < 0.5 else ""

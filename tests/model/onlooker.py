@@ -18,7 +18,7 @@ from foldline.v1 import (
     session_service_pb2,
 )
 
-from tests.model.rendered import FORMATS, faults, pieces
+from tests.model.rendered import FORMATS, faults, pieces, texts
 from tests.model.state import Known, State, expanded, require, sent_form, spliced, stored_form
 from tests.support.server import Client, refusal_of
 
@@ -79,7 +79,7 @@ class Onlooker:
                     sent_form(row) == sent_form(wanted), "V2", f"row {row.offset}: {row} is not what was sent: {wanted}"
                 )
             else:
-                require(_texts(row) == _texts(wanted), "W4", f"row {row.offset} lost text: {row} of {wanted}")
+                require(texts(row) == texts(wanted), "W4", f"row {row.offset} lost text: {row} of {wanted}")
         self.learn(state, rows)
         state.change(revision, state.placed(rows))
 
@@ -315,11 +315,6 @@ class Onlooker:
             # Sources may fail; a plan that its own checks refuse is a defect.
             refused = failed.failure == compaction_pb2.FAILURE_KIND_REWRITE_REJECTED
             require(not refused, "§7", f"{event.fold_id} was refused: {failed}")
-
-
-def _texts(row: row_pb2.Row) -> str:
-    body = getattr(row, row.WhichOneof("body"))
-    return "".join(b.text.text for b in body.content if b.HasField("text"))
 
 
 def _short(value: Any) -> str:

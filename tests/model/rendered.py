@@ -40,3 +40,11 @@ def _plain(block: Any) -> Any:
     if isinstance(block, dict) and isinstance(block.get("text"), str):
         return block | {"text": block["text"].rstrip()}
     return block
+
+
+def texts(row: row_pb2.Row) -> str:
+    """All text of a row, block after block."""
+    if row.HasField("compaction_summary"):
+        return row.compaction_summary.text
+    body = getattr(row, str(row.WhichOneof("body")))
+    return "".join(b.text.text for b in body.content if b.HasField("text"))

@@ -154,14 +154,13 @@ def _server(call_id: str, value: Any, *, result: bool) -> row_pb2.ContentBlock:
 def as_input(rng: random.Random, rows: Sequence[row_pb2.Row]) -> tuple[row_pb2.RowInput, bool]:
     """The rows typed, or in a provider's JSON where that can say the same; the second value says which."""
     fmt = rng.choice((0, 0, row_pb2.FORMAT_OPENAI_CHAT, row_pb2.FORMAT_ANTHROPIC_MESSAGES))
-    lower = {row_pb2.FORMAT_OPENAI_CHAT: _openai, row_pb2.FORMAT_ANTHROPIC_MESSAGES: _anthropic}.get(fmt)
-    if lower is not None and all(_plain(r, fmt) for r in rows):
-        json_bytes = json.dumps([lower(r) for r in rows], ensure_ascii=rng.random() < 0.5).encode()
+    if fmt and all(plain(r, fmt) for r in rows):
+        json_bytes = json.dumps([lowered(r, fmt) for r in rows], ensure_ascii=rng.random() < 0.5).encode()
         return row_pb2.RowInput(raw=row_pb2.RawMessages(format=fmt, json=json_bytes)), False
     return row_pb2.RowInput(rows=row_pb2.RowList(rows=rows)), True
 
 
-def _plain(row: row_pb2.Row, fmt: int) -> bool:
+def plain(row: row_pb2.Row, fmt: int) -> bool:
     """Whether a format can carry the row without losing what the model of the test knows of it."""
     kind = row.WhichOneof("body")
     body = getattr(row, kind)
@@ -187,6 +186,11 @@ def _texts(row: row_pb2.Row) -> str:
 
 def _calls(row: row_pb2.Row) -> list[row_pb2.ToolCallBlock]:
     return [b.tool_call for b in row.assistant.content if b.HasField("tool_call")]
+
+
+def lowered(row: row_pb2.Row, fmt: int) -> dict[str, Any]:
+    """The row as a message of a format; it must be plain."""
+    return _openai(row) if fmt == row_pb2.FORMAT_OPENAI_CHAT else _anthropic(row)
 
 
 def _openai(row: row_pb2.Row) -> dict[str, Any]:

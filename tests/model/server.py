@@ -75,6 +75,10 @@ class Backend:
         self.client: Client
         self.start()
 
+    def clock(self) -> float:
+        """What the server's clock shows."""
+        return time.time() if self.separate else self.now
+
     def start(self) -> None:
         settings = {
             "catalog": str(self.catalog),
