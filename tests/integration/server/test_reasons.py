@@ -7,6 +7,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.server.errors import CODES, DOMAIN, RETRY_SECONDS
 from foldline.v1 import (
     compaction_service_pb2,
+    curator_pb2,
     event_service_pb2,
     memory_service_pb2,
     policy_pb2,
@@ -27,8 +29,9 @@ from foldline.v1 import (
 )
 
 from tests.integration.hosted import HostedHost, talk
+from tests.support.curators import Curator
 from tests.support.requests import answer, append, assistant, calls, create, prepare, result, user
-from tests.support.server import Client, Refusal, config_of, refused, running_server, started
+from tests.support.server import Client, Refusal, config_of, refusal_of, refused, running_server, started
 
 PACKAGE = Path(foldline.__file__).parent
 PROTO = Path(__file__).resolve().parents[3] / "proto/foldline/v1/error_reason.proto"
@@ -40,8 +43,8 @@ COMMENTS = {
 }
 
 NOT_RAISED = {
-    "CURATOR_FAILED", "CHECKPOINTS_DISABLED",
-    "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "TENANT_DENIED", "READ_ONLY", "EMBEDDING_MISMATCH",
+    "CHECKPOINTS_DISABLED",
+    "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "READ_ONLY", "EMBEDDING_MISMATCH",
     # A search goes on without its embedder and says `degraded` (M8): the reason stays in the log.
     "EMBEDDER_UNAVAILABLE",
 }  # fmt: skip
@@ -271,6 +274,28 @@ def _no_curator(client: Client, _: Path) -> Refusal:
     request.policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR
     client.session.UpdateSession(request)
     return compact(client)
+
+
+@case("CURATOR_FAILED", failure="CURATOR_FAILED", checks="")
+def _failing_curator(client: Client, _: Path) -> Refusal:
+    """S6."""
+    long_session(client)
+    request = session_service_pb2.UpdateSessionRequest(session_id="s")
+    request.policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR
+    client.session.UpdateSession(request)
+    with Curator(client) as curator, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(compact, client)
+        curator.fail(curator.task(), "no model today")
+        return found.result(20)
+
+
+@case("TENANT_DENIED", tenant="acme")
+def _foreign_tenant(client: Client, _: Path) -> Refusal:
+    with Curator(client, register=False) as curator:
+        curator.send(register={"role": curator_pb2.CURATOR_ROLE_CURATOR, "tenant": "acme"})
+        error = curator.ended()
+        assert error is not None
+        return refusal_of(error)
 
 
 @case("REWRITE_REJECTED", failure="SUMMARY_REJECTED", checks="V6")
