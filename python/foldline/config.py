@@ -81,7 +81,7 @@ class Server:
         600.0
     )
     heartbeat_interval: Annotated[
-        float, About("seconds that a stream may be silent before it says that it is alive", _positive, "> 0")
+        float, About("seconds of silence: a stream says that it lives, a curator loses its tasks", _positive, "> 0")
     ] = 15.0
     drain_delay: Annotated[float, About("seconds from NOT_SERVING to the stop", _not_negative, ">= 0")] = 0.0
     drain_grace: Annotated[float, About("seconds for calls under way at the stop", _not_negative, ">= 0")] = 10.0
