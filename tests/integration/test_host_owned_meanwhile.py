@@ -87,6 +87,32 @@ def test_a5_a_fold_that_outlives_its_caller_is_there_for_the_next_call(slow: tup
     assert host.verify().ok
 
 
+@pytest.mark.parametrize("refused_again", [False, True])
+def test_p6_a_fold_that_a_refusal_asked_for_and_that_outlives_its_caller_is_there_for_the_next_call(
+    slow: tuple[Client, Slow], refused_again: bool
+) -> None:
+    """A5: the attempt has cleared the fact and nothing else is due; a host that sends and fails again folds no second
+    time for nothing."""
+    client, source = slow
+    host = HostedHost(client, "s", fold_wait={"nanos": 100_000_000})
+    talk(host, 6)
+    host.ask("And now the next thing.")
+    host.refuse(host.compact().prepare_id)
+    late = host.compact()
+    assert (late.skip, late.projection_id) == (compaction_pb2.SKIP_REASON_DEADLINE, "")
+    if refused_again:
+        host.refuse(late.prepare_id)
+    source.go_on.set()
+    assert until(lambda: bool(host.compact().projection_id))
+    given = host.compact()
+    assert given.record.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT
+    host.apply(given)
+    host.commit(given)
+    assert len(host.ends()) == 1
+    assert host.compact().projection_id == "", "the commit clears the fact"
+    assert host.verify().ok
+
+
 def test_l2_a_manual_fold_waits_to_its_deadline_and_says_what_runs(slow: tuple[Client, Slow]) -> None:
     client, source = slow
     host = long_list(client, "s")

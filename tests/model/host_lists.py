@@ -184,8 +184,6 @@ class HostLists(Questions):
         again = kept.staged is not None and kept.staged.answer.projection_id == answer.projection_id
         if answer.projection_id and not manual and not again:
             require(check.fold_due, "H1", f"a fold that was not due: {check}, {answer.record}")
-        if check.fold_due and not manual:
-            require(answer.projection_id or answer.failure or answer.skip, "C8", f"{check} came to nothing: {answer}")
         self.staged(kept, request, answer, again)
 
     def folds(
@@ -198,6 +196,8 @@ class HostLists(Questions):
             return self.tried(stub, request, allowed)
         answer = self.call(Scene(kept.log), stub, request)
         require(check.pressure == answer.pressure, "L3", f"checked {check.pressure}, then {answer.pressure}")
+        told = answer.projection_id or answer.failure or answer.skip
+        require(told or not check.fold_due, "C8", f"{check} came to nothing: {answer}")
         end = time.monotonic() + 30
         while answer.skip == compaction_pb2.SKIP_REASON_DEADLINE:
             # The fold goes on without its caller; a repeat of the call is given what it stages (A5).
@@ -222,7 +222,7 @@ class HostLists(Questions):
         require(answer.projection_id not in kept.ended, "H3", f"{answer.projection_id} had ended")
         if old is not None and not again:
             self.may_give_way(kept, old, answer)
-            kept.ended[old.answer.projection_id] = "PROJECTION_NOT_FOUND"
+            kept.ended[old.answer.projection_id] = self.reason_of(old)
             self.counts["hosted gave way"] += 1
         if again:
             require(list(answer.discarded_row_ids) == list(old.answer.discarded_row_ids), "L2", answer)
@@ -233,6 +233,10 @@ class HostLists(Questions):
         log.seen_folds.add(answer.record.fold_id)
         if not request.manual:
             kept.shown |= set(answer.kept_row_ids)
+
+    def reason_of(self, staged: Staged) -> str:
+        """Why a projection that ends now, uncommitted, cannot be committed any more."""
+        return "PROJECTION_EXPIRED" if self.backend.clock() >= staged.expires else "PROJECTION_NOT_FOUND"
 
     def may_give_way(self, kept: Kept, old: Staged, answer: Answer) -> None:
         """L2: what is staged is given again while the list only grew, unless it would not make the request fit."""
@@ -296,12 +300,12 @@ class HostLists(Questions):
             request = compaction_service_pb2.AbortProjectionRequest(session_id=kept.log.id, projection_id=projection)
             self.call(None, self.client.compaction.AbortProjection, request)
             self.call(None, self.client.compaction.AbortProjection, request)
-            kept.ended[projection] = "PROJECTION_NOT_FOUND"
+            kept.ended[projection] = self.reason_of(staged)
             kept.staged = None
             commit = compaction_service_pb2.CommitProjectionRequest(session_id=kept.log.id, projection_id=projection)
             refused = self.call(
                 Scene(kept.log), self.client.compaction.CommitProjection, commit,
-                expect=("PROJECTION_NOT_FOUND", "PROJECTION_EXPIRED"),
+                expect=(kept.ended[projection],),
             )  # fmt: skip
             require(refused is None, "H3", "an aborted projection was committed")
         elif over:

@@ -217,11 +217,15 @@ class _Boundary:
     def _staged_for(self, draft: Draft, found: Measured) -> tuple[Projection, StagedFold] | None:
         """What is staged already, where it was made from the leading rows of this list and still suffices."""
         decision = found.decision
-        own = decision.forced or (self.request.manual and self.request.instructions)
-        if decision.trigger is None or own or not draft.session.staged:
+        if not draft.session.staged or (self.request.manual and self.request.instructions):
             return None
         staged = self.services.store.staged_projection(draft.session.key)
         if staged is None or not self.view.grew_behind(staged[1]):
+            return None
+        # One that P6 asked for is given whatever is measured now: its attempt has cleared the fact, and where it
+        # outlived its caller, nobody was told of it (A5).
+        asked = staged[1].record.trigger is Trigger.DID_NOT_FIT
+        if not asked and (decision.trigger is None or decision.forced):
             return None
         since = sum(f.tokens for f in self.view.facts[staged[1].list_rows :] if not f.superseded)
         left = staged[1].record.tokens_after + factors.apply(found.factor, since) + found.report.parts.tools
