@@ -149,6 +149,10 @@ class Provider:
     max_output: Annotated[
         int | None, About("most tokens asked for; unset is twice the summary's budget", _positive, "> 0")
     ] = None
+    compaction: Annotated[
+        Literal["compact-2026-09-04", "compact-2026-01-12"],
+        About("the beta of Anthropic's own compaction (policy.native.enabled)"),
+    ] = "compact-2026-09-04"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,12 @@ STATUS = {
     "context_exceeded": 400,
     "too_large": 413,
     "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
     "unsupported_parameter": 400,
+    "not_taken": 400,
+    "unanswered": 400,
+    "compaction_unavailable": 529,
 }
 """HTTP status of behaviours that are errors."""
 HEADINGS = (
@@ -39,10 +44,14 @@ HEADINGS = (
 )
 _PATHS = (
     (re.compile(r"/v1/chat/completions"), "openai"),
+    (re.compile(r"/v1/responses/compact"), "openai_compact"),
     (re.compile(r"/v1/responses"), "openai_responses"),
     (re.compile(r"/v1/messages"), "anthropic"),
     (re.compile(r"/v1(?:beta)?/models/[^/:]+:generateContent"), "google"),
+    (re.compile(r"/v1/models/[^/:]+"), "anthropic_models"),
 )
+NATIVE = ("openai_compact", "anthropic_parameter", "anthropic_edit")
+"""APIs of providers' own compaction (N1)."""
 _PATIENCE = 30.0
 """Seconds after which a gate that nobody opens fails the test instead of hanging it."""
 
@@ -82,6 +91,8 @@ class Received:
 
     @property
     def system(self) -> str:
+        if self.api in (*NATIVE, "anthropic_models"):
+            return str(self.body.get("system") or self.body.get("instructions") or "")
         if self.api == "openai":
             return str(self.body["messages"][0]["content"])
         if self.api == "openai_responses":
@@ -92,6 +103,8 @@ class Received:
 
     @property
     def user(self) -> str:
+        if self.api in (*NATIVE, "anthropic_models"):
+            return json.dumps(self.body.get("messages") or self.body.get("input"))
         if self.api == "openai":
             return str(self.body["messages"][1]["content"])
         if self.api == "openai_responses":
@@ -134,10 +147,13 @@ class FakeProvider:
 
     Attributes:
         received: every request, in the order in which they came.
+        models: what the Models API does; ``probes`` are the paths that it was asked, which are none of ``received``.
     """
 
     def __init__(self, *script: Does, otherwise: Does | Callable[[Received], Does] = Does()) -> None:
         self.script = list(script)
+        self.models = Does()
+        self.probes: list[str] = []
         self.otherwise = otherwise
         self.received: list[Received] = []
         self._arrived = threading.Condition()
@@ -148,6 +164,9 @@ class FakeProvider:
 
             def do_POST(self) -> None:
                 provider._serve(self)
+
+            def do_GET(self) -> None:
+                provider._probe(self)
 
             def log_message(self, *args: Any) -> None:
                 """Says nothing."""
@@ -173,13 +192,29 @@ class FakeProvider:
         with self._arrived:
             return self._arrived.wait_for(lambda: len(self.received) >= count, seconds)
 
+    def _probe(self, handler: BaseHTTPRequestHandler) -> None:
+        path = handler.path.split("?")[0]
+        if _api(path) != "anthropic_models":
+            handler.send_error(404)
+            return
+        self.probes.append(path)
+        headers = {k.lower(): v for k, v in handler.headers.items()}
+        self._answer(
+            handler, Received("anthropic_models", path, headers, {"model": path.rpartition("/")[2]}), self.models
+        )
+
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         content = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-        api = next((name for pattern, name in _PATHS if pattern.fullmatch(handler.path.split("?")[0])), "")
+        api = _api(handler.path.split("?")[0])
         if not api:
             handler.send_error(404)
             return
-        received = Received(api, handler.path, {k.lower(): v for k, v in handler.headers.items()}, json.loads(content))
+        body = json.loads(content)
+        if api == "anthropic" and "compaction" in body:
+            api = "anthropic_parameter"
+        elif api == "anthropic" and any(e.get("pause_after_compaction") for e in _edits(body)):
+            api = "anthropic_edit"
+        received = Received(api, handler.path, {k.lower(): v for k, v in handler.headers.items()}, body)
         with self._arrived:
             self.received.append(received)
             does = self.script.pop(0) if self.script else None
@@ -224,14 +259,25 @@ class FakeProvider:
         self._thread.join()
 
 
+def _api(path: str) -> str:
+    return next((name for pattern, name in _PATHS if pattern.fullmatch(path)), "")
+
+
+def _edits(body: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(body.get("context_management", {}).get("edits", ()))
+
+
 def _shaped(received: Received, name: str, text: str | None) -> bytes:
     text = summary_of(received.user) if text is None else text
     key = received.headers.get("authorization", "").removeprefix("Bearer ")
     key = key or received.headers.get("x-api-key") or received.headers.get("x-goog-api-key") or ""
+    items = received.body.get("input") if received.api == "openai_compact" else ()
+    users = [i for i in items or () if isinstance(i, dict) and i.get("role") == "user"]
     taken, given = len(received.system + received.user) // 4, len(text) // 4 + 1
     words: dict[str, Any] = {
         "{text}": text, "{cut}": text[: len(text) // 2], "{model}": str(received.body.get("model", "a-model")),
-        "{input}": taken, "{output}": given, "{total}": taken + given,
+        "{input}": taken, "{output}": given, "{total}": taken + given, "{opaque}": "gAAAAABn" + "Zm9sZGxpbmU" * 8,
+        "{*users}": users,
     }  # fmt: skip
     return json.dumps(_filled(SHAPES[received.api][name], words, key)).encode()
 
@@ -240,7 +286,8 @@ def _filled(shape: Any, words: Mapping[str, Any], key: str) -> Any:
     if isinstance(shape, dict):
         return {k: _filled(v, words, key) for k, v in shape.items()}
     if isinstance(shape, list):
-        return [_filled(v, words, key) for v in shape]
+        parts = [words[v] if v == "{*users}" else [_filled(v, words, key)] for v in shape]
+        return [value for part in parts for value in part]
     if isinstance(shape, str):
         return words[shape] if shape in words else shape.replace("{key}", key)
     return shape

@@ -78,7 +78,9 @@ def consider(services: Services, live: LiveSession, request: FoldRequest) -> Non
         return
     live.ahead_tried = (session.rewrites, tokens)
     fold = FoldInProgress("")
-    decision = replace(request.decision, trigger=Trigger.BACKGROUND, forced=False, barred=None, skip=None)
+    decision = replace(
+        request.decision, trigger=Trigger.BACKGROUND, forced=False, barred=None, skip=None, restates=False
+    )
     live.ahead = mine = Ahead(replace(request, decision=decision), fold, "", session.rewrites)
     release = services.sessions.hold(live)
 

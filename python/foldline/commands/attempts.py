@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 
 from foldline.commands.draft import Draft
 from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, FoldRequest, Progress, Written
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
+from foldline.commands.native import behind, items_of, native_model, obstacle
 from foldline.commands.services import Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.sources import EXTERNAL, PAID, is_external, summary_model, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, in_its_place, is_external, summary_model, writer_of
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger
+from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger, WarningCode
+from foldline.domain.folding import FoldPlan, Snapshot
 from foldline.domain.pressure import PressureReport
-from foldline.domain.rows import ModelRef
+from foldline.domain.rows import ModelRef, Row
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
 from foldline.engine.cadence import Decision
-from foldline.engine.planning import PlanInputs, plan
+from foldline.engine.planning import PlanInputs, plan, plan_restating
 from foldline.engine.structure import analyze
 
 
@@ -42,6 +45,8 @@ def begin(
     if fold is not None:
         fold.fold_id = attempt.fold.fold_id
         attempt = replace(attempt, fold=fold)
+    if attempt.unavailable:
+        draft.warn(WarningCode.NATIVE_UNAVAILABLE, attempt.unavailable, once=True, event=True)
     start(draft, request, attempt)
     request.progress(Progress("planned", attempt.fold.fold_id, len(attempt.plan.discard)))
     return replace(attempt, session=live.session)
@@ -59,13 +64,23 @@ def planned_attempt(
     snapshot = snapshot_of(services, session, stored, rows, decision.report.factor)
     calls = ledger.calls_of_rounds(rows, session.calls)
     inputs = replace(plan_inputs(services, session, request), rounds_only=rounds_only)
-    planned = plan(snapshot, analyze(snapshot), inputs, calls)
+    if decision.restates:
+        planned = _restating(services, session, snapshot, rows, inputs)
+    else:
+        planned = plan(snapshot, analyze(snapshot), inputs, calls)
     if planned is None:
         return SkipReason.NOTHING_TO_FOLD
     source = writer_of(
         services, request.policy, planned.scope, session, background=trigger is Trigger.BACKGROUND
     )  # fmt: skip
-    vetoed = cadence.veto(
+    unavailable = ""
+    if decision.restates:
+        source = in_its_place(services)
+    elif source is SummarySource.NATIVE:
+        by_offset = {r.offset: r for r in rows}
+        unavailable = obstacle(services, session, request, snapshot, planned, by_offset, live.wire)
+        source = in_its_place(services) if unavailable else source
+    vetoed = None if decision.restates else cadence.veto(
         planned, decision, session.cadence, request.policy, request.limits, tools_tokens=request.tools_tokens,
         now=draft.now, paid=source in PAID, external=source in EXTERNAL,
     )  # fmt: skip
@@ -88,7 +103,20 @@ def planned_attempt(
         session=session,
         ready=ready if ready and set(ready.plan.discard) <= set(planned.discard) else None,
         wire=live.wire,
+        unavailable=unavailable,
     )
+
+
+def _restating(
+    services: Services, session: Session, snapshot: Snapshot, rows: Sequence[Row], inputs: PlanInputs
+) -> FoldPlan | None:
+    """N4: the plan of a fold that replaces native items alone; None where there are none by now."""
+    items = items_of(rows)
+    if not items:
+        return None
+    hidden = behind(services, session, items)
+    offsets = [r.offset for r in hidden.rows]
+    return plan_restating(snapshot, analyze(snapshot), inputs, [i.offset for i in items], offsets, hidden.tokens)
 
 
 def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:
@@ -104,9 +132,15 @@ def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:
         EventKind.COMPACTION_STARTED, fold_id=attempt.fold.fold_id, trigger=attempt.trigger,
         signals=request.decision.signals, source=attempt.source, run_id=run.run_id if run else "",
         rows=len(attempt.plan.source_rows), tokens=attempt.plan.transcript_tokens, bytes=draft.size()[1],
-        model=summary_model(request, session) if attempt.source is SummarySource.PROVIDER else ModelRef(),
+        model=_writing_model(request, session, attempt.source),
     )  # fmt: skip
     draft.commit()
+
+
+def _writing_model(request: FoldRequest, session: Session, source: SummarySource) -> ModelRef:
+    if source is SummarySource.NATIVE:
+        return native_model(request, session)
+    return summary_model(request, session) if source is SummarySource.PROVIDER else ModelRef()
 
 
 def plan_inputs(services: Services, session: Session, request: FoldRequest) -> PlanInputs:

@@ -11,11 +11,11 @@ from foldline.commands.services import Services
 from foldline.commands.snapshots import facts_of_stored
 from foldline.commands.summarizing import account
 from foldline.domain.changes import replace
-from foldline.domain.enums import WarningCode
+from foldline.domain.enums import FailureKind, WarningCode
 from foldline.domain.events import Warning_
 from foldline.domain.folding import CompactionRecord, FoldPlan, OffsetRange, RowFacts, Snapshot, to_ranges
 from foldline.domain.memory import MemoryEntry
-from foldline.domain.rows import CompactionSummaryRow, Row
+from foldline.domain.rows import CompactionSummaryRow, Row, RowBody
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
 from foldline.engine.checks import Candidate
@@ -39,10 +39,12 @@ class Proposal:
         self.summary, self.failed = written.summary, written.failed
         self.revision = session.revision + 1
         self.ledger = ledger.render(plan.ledger, request.policy.summary.ledger_tokens, self._count)
-        self.body = CompactionSummaryRow(
+        self.body: RowBody = CompactionSummaryRow(
             text=self.summary.text, fold_id=attempt.fold.fold_id, source=self.summary.source, digest=digest,
             of_run=plan.covers_run, durable=self.summary.durable, ledger=self.ledger,
         )  # fmt: skip
+        if self.summary.item is not None:
+            self.body = replace(self.summary.item, fold_id=attempt.fold.fold_id)
         self.row = measured(services, session, [Row(offset, self.body)], self.revision, {})[0]
         self.facts = facts_of_stored(self.row, Row(offset, self.body), session, True)
         self.after = self._after()
@@ -98,7 +100,7 @@ class Proposal:
             discarded=to_ranges(plan.discard),
             retained=retained,
             summary_offset=self.offset,
-            rows_summarized=len(plan.source_rows),
+            rows_summarized=len(plan.source_rows) + len(plan.restated),
             tokens_before=int(before * factor),
             tokens_after=int(after * factor),
             bytes_before=sum(f.bytes for f in self.before.rows),
@@ -122,7 +124,7 @@ class Proposal:
         """The session with what the sources used (S5); one that failed cools, though its successor wrote (S2)."""
         now = self.services.clock()
         session = account(self.services, session, self.attempt.fold.spent, now=now, folded=folded)
-        if self.failed is None:
+        if self.failed is None or self.failed.kind is FailureKind.NATIVE_UNAVAILABLE:
             return session
         record = cadence.attempt_failed(
             session.cadence, now=now, policy=self.request.policy, trigger=self.attempt.trigger,

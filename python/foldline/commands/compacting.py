@@ -9,6 +9,7 @@ import structlog
 
 from foldline.commands.curating import compact_by_host
 from foldline.commands.fold_parts import Attempt, FoldRequest
+from foldline.commands.native import as_text, items_of
 from foldline.commands.services import Services
 from foldline.domain.enums import FailureKind, SummarySource, SummarySourcePolicy
 from foldline.domain.folding import Compacted, CompactorTask, FoldPlan, SummaryFailed, SummaryResult
@@ -27,6 +28,7 @@ def compact(services: Services, request: FoldRequest, attempt: Attempt) -> tuple
     handed = planning.handed(snapshot, structure, attempt.inputs)
     bodies = {o: attempt.rows[o] for unit in handed for o in unit.offsets}
     earlier = tuple(r.body for r in bodies.values() if isinstance(r.body, CompactionSummaryRow))
+    earlier = (*as_text(services, attempt.session, items_of(bodies.values()), planned.budget), *earlier)
     units = tuple(u.offsets for u in handed if kind_of(bodies[u.offsets[0]].body) not in UNSUMMARIZED_KINDS)
     free = {o for unit in units for o in unit}
     timeout = request.policy.summary.timeout

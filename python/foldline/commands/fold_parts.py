@@ -135,6 +135,7 @@ class Attempt:
         rounds_only: the second of the two folds of one check (F3).
         ready: a summary written ahead of need that this one takes in as its earlier summary (A2).
         wire: how the session's requests reach their model.
+        unavailable: why the provider's own compaction, which policy asks for, does not write (N3).
     """
 
     fold: FoldInProgress
@@ -152,6 +153,7 @@ class Attempt:
     ready: Written | None = None
     barred: SkipReason | None = None
     wire: Wire | None = None
+    unavailable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

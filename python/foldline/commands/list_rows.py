@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import msgspec
+
 from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import RowView
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.native import placeholder
 from foldline.domain.ports import Rewrite, StoredRow
-from foldline.domain.rows import Row, decode_body
+from foldline.domain.rows import ProviderCompactionRow, Row, decode_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,15 @@ def _carried(stored: list[StoredRow], max_bytes: int) -> list[StoredRow]:
 
 
 def _page(stored: Sequence[StoredRow], active: Sequence[bool], revision: int, following: int | None) -> RowPage:
-    return RowPage(tuple(to_row(r) for r in stored), tuple(active), revision, following)
+    return RowPage(tuple(_shown(to_row(r)) for r in stored), tuple(active), revision, following)
+
+
+def _shown(row: Row) -> Row:
+    """N2: pages show that there is a native item, not what it holds."""
+    if not isinstance(row.body, ProviderCompactionRow):
+        return row
+    shown = msgspec.json.encode(placeholder(row.body)).decode()
+    return replace(row, body=replace(row.body, item_json=shown))
 
 
 @dataclass(frozen=True, slots=True)

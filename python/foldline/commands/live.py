@@ -39,6 +39,7 @@ class LiveSession:
             list at the last try.
         host_sizes: of the rows of the last list that the host of a HOST_OWNED session sent.
         wire: how the session's requests reach their model (S3).
+        native: offset of the active native item, 0 for none: a fold takes in the one before it (F8).
         stale: memory may differ from the store; the next caller loads the session again.
     """
 
@@ -73,6 +74,7 @@ class LiveSession:
     def load(self, columns: Iterable[Column]) -> None:
         """Rebuilds the ledger from the store's columns: after opening, and after a rewrite that is not a fold."""
         rows = list(columns)
+        self.native = max((r[0] for r in rows if r[1] == RowKind.PROVIDER_COMPACTION), default=0)
         self.ledger = _core.Ledger()
         self._run_tokens: dict[str, list[int]] = {}
         self._run_rounds: dict[str, int] = {}
@@ -156,6 +158,10 @@ class LiveSession:
                 run_id = self.run_name(columns[2][position])
                 self._count_run(run_id, columns[1][position], -columns[4][position])
         self.ledger.replace(spans, at, row)
+        if summary.kind == RowKind.PROVIDER_COMPACTION:
+            self.native = summary.offset
+        elif self.native in discarded:
+            self.native = 0
 
     def offsets(self) -> list[int]:
         """The active list in list order."""

@@ -16,12 +16,12 @@ from foldline.domain.rows import ModelRef, Row, TextBlock, UserRow
 def wire_of(
     known: Wire | None, policy: Policy, model: ModelRef, fmt: Format | None, shape: RequestShape, tools: Tools
 ) -> Wire | None:
-    """What is known now of how a session's requests reach their model; nothing is kept where nobody appends.
+    """What is known now of how a session's requests reach their model; nothing is kept where nobody asks for it.
 
     Args:
         fmt: that this request is rendered in, or that its messages came in; None where neither is said.
     """
-    if policy.summary.prompt_cache is not PromptCache.APPEND:
+    if policy.summary.prompt_cache is not PromptCache.APPEND and not policy.native.enabled:
         return None
     kept = known.tools if known is not None and known.tools_digest == tools.digest else None
     definitions = shape.tools_json if shape.tools_json is not None else kept if tools.digest else b""
@@ -46,6 +46,8 @@ def live_request(services: Services, attempt: Attempt) -> LiveRequest:
     if shortened is not None and shortened < end:
         return _separate("results were sent shortened")
     sent = [r for i, r in enumerate(facts) if i < end or r.kind is RowKind.SYSTEM]
+    if any(r.kind is RowKind.PROVIDER_COMPACTION for r in sent):
+        return _separate("a compaction item of a provider is among the rows")
     asked = Row(session.next_offset, UserRow((TextBlock(ASKED_HERE),)))
     rendered = render_rows(services, session, [*(attempt.rows[r.offset] for r in sent), asked], wire.format)
     tokens = sum(r.tokens for r in sent if not r.superseded) + wire.tools_tokens

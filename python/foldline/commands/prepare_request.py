@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from foldline.commands import ahead
@@ -21,6 +21,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.live_request import wire_of
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
+from foldline.commands.native import headers_needed, is_moved
 from foldline.commands.ownership import sidecar_owned
 from foldline.commands.record_answer import Outcome, finish, record
 from foldline.commands.render_transcript import ENDS_ON_ASSISTANT
@@ -70,6 +71,7 @@ from foldline.engine.units import SUMMARY_KINDS
 
 T = TypeVar("T")
 
+_LEFT_OUT = "what another model compacted could not be summarized again; the request goes out without it"
 _JOINED = Warning_(WarningCode.FOLD_JOINED, "another caller's fold was waited for")
 
 
@@ -96,6 +98,7 @@ class Decided:
     Attributes:
         sent: pressure as sent, None where it is as checked.
         first_offset, last_offset: of the rows that came with the call, the answer's included; 0 where there are none.
+        headers: of HTTP, which the request needs beside the host's own (§12).
     """
 
     revision: int
@@ -114,6 +117,7 @@ class Decided:
     first_offset: int = 0
     last_offset: int = 0
     warnings: tuple[Warning_, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,8 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
     with services.sessions.use(caller.tenant, request.session_id) as live:
         with live.locked():
             sidecar_owned(live.session)
+            asked = request.shape.model if request.shape.model.model else live.session.model
+            request = replace(request, reply=replace(request.reply, model=asked))
             seen = _seen(services, caller, live, request)
             if seen is not None and seen.decided is not None:
                 return encode(_again(services, live, request, seen.decided))
@@ -201,6 +207,9 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
                 external=is_external(services, boundary.policy),
             )  # fmt: skip
             is_open = _own_run(draft.session, request.run_id) is not None
+            restates = is_open and is_moved(services, live, known.model, request.reply.format)
+            if restates and not decision.fold and decision.skip is not SkipReason.DEADLINE:
+                decision = cadence.restating(decision)
             if not decision.fold or not is_open:
                 if is_open and decision.skip is not None:
                     note_skip(draft, decision, decision.skip)
@@ -209,8 +218,13 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
                 return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)
             draft.commit(remember(services, caller, request.request_id, _Remembered(boundary.entered)))
             before = live.transcript_size()
-        asked = replace(_fold_request(boundary, decision, known.model), at_most=boundary.policy.fold_wait)
-        outcome = run_fold(services, live, asked, wait=caller.left)
+        due = replace(_fold_request(boundary, decision, known.model), at_most=boundary.policy.fold_wait)
+        outcome = run_fold(services, live, due, wait=caller.left)
+        if restates and not decision.restates and outcome.record is None and outcome.pending is None:
+            # Nothing was folded, and the item of another model is still there: the request cannot carry it (N4).
+            due = replace(due, decision=cadence.restating(decision))
+            restated = run_fold(services, live, due, wait=caller.left)
+            outcome = restated if restated.record is not None or restated.pending is not None else outcome
         if outcome.joined and outcome.pending is None:
             outcome = _after_joining(services, caller, live, boundary, outcome, (exact, before, report.factor))
         with live.locked():
@@ -220,7 +234,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
                 return encode(_again(services, live, request, seen.decided))
             if outcome.pending is not None:
                 # It may have committed between the wait and now: the list that is answered with is the folded one then.
-                outcome = by_now(outcome, asked)
+                outcome = by_now(outcome, due)
             after = live.transcript_size()
             exact = exact.shifted(round((after[0] - before[0]) * report.factor), after[1] - before[1])
             boundary.warnings += [*draft.warnings, *outcome.warnings]
@@ -435,6 +449,8 @@ def _answer(
     renders = request.reply.mode is ReplyMode.WHOLE and request.reply.format is not None
     if not renders and _ends_on_assistant(services, live, draft):
         draft.warn(WarningCode.ENDS_ON_ASSISTANT, ENDS_ON_ASSISTANT)
+    if is_moved(services, live, known.model, request.reply.format):
+        draft.warn(WarningCode.NATIVE_ITEM_LEFT_OUT, _LEFT_OUT)
     prepare_id = f"p-{uuid.uuid4().hex}"
     position = _first_bounded(live, draft, bound.results)
     stable = stable_prefix(services, live, draft, position)
@@ -477,6 +493,7 @@ def _answer(
         first_offset=entered.first_offset,
         last_offset=entered.last_offset,
         warnings=(*boundary.warnings, *draft.warnings, *content.warnings),
+        headers=headers_needed(services, live, known.model, request.reply.format),
     )
     # A request that was too large or skipped its fold is measured again when it is repeated (W2).
     again = action is Action.TOO_LARGE or outcome.skip is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foldline.commands.list_rows import to_row
 from foldline.commands.ownership import sidecar_owned
@@ -11,25 +11,40 @@ from foldline.commands.services import Caller, Services
 from foldline.domain.changes import replace
 from foldline.domain.enums import Format, WarningCode
 from foldline.domain.events import Warning_
-from foldline.domain.rows import Row
+from foldline.domain.native import headers_of, is_readable
+from foldline.domain.rows import ModelRef, ProviderCompactionRow, Row
 from foldline.domain.session import Session
 from foldline.engine.render import archived_calls, arrange
 
 ENDS_ON_ASSISTANT = "the transcript ends on an assistant row"
+_FOREIGN = "the compaction item of another model, or of another format, is left out"
 _MESSAGES = {WarningCode.ENDS_ON_ASSISTANT: ENDS_ON_ASSISTANT}
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedTranscript:
+    """``headers``: of HTTP, which the request needs beside the host's own (§12)."""
+
     json: bytes
     revision: int
     warnings: tuple[Warning_, ...]
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_rows(
-    services: Services, session: Session, rows: Sequence[Row], fmt: Format, bounded: Mapping[int, str] | None = None
-) -> RenderedTranscript:
-    """Lowers rows to a format; ``bounded`` replaces the text of results by offset (B2)."""
+    services: Services, session: Session, rows: Sequence[Row], fmt: Format, bounded: Mapping[int, str] | None = None,
+    model: ModelRef = ModelRef(),
+) -> RenderedTranscript:  # fmt: skip
+    """Lowers rows to a format; ``bounded`` replaces the text of results by offset (B2).
+
+    Args:
+        model: who reads it: native items of others are left out (N4); empty: of anybody.
+    """
+    foreign = {
+        r.offset for r in rows
+        if isinstance(r.body, ProviderCompactionRow) and model.model and not is_readable(r.body, model, fmt)
+    }  # fmt: skip
+    rows = [r for r in rows if r.offset not in foreign] if foreign else rows
     folded = services.store.read_rows(session.key, archived_calls(rows))
     arrangement = arrange(
         rows, open_run=session.open_run, calls=session.calls, bounded=bounded or {},
@@ -37,7 +52,9 @@ def render_rows(
     )  # fmt: skip
     rendered = services.formats.render(fmt, arrangement)
     codes = tuple(Warning_(code, _MESSAGES.get(code, code)) for code in arrangement.warnings)
-    return RenderedTranscript(rendered.json, session.revision, (*codes, *rendered.warnings))
+    headers = headers_of(r.body for r in rows) if fmt is Format.ANTHROPIC_MESSAGES else {}
+    lost = tuple(Warning_(WarningCode.FORMAT_LOSS, f"row {o}: {_FOREIGN}") for o in sorted(foreign))
+    return RenderedTranscript(rendered.json, session.revision, (*codes, *rendered.warnings, *lost), headers)
 
 
 def render_transcript(
@@ -55,5 +72,6 @@ def render_transcript(
         if revision is not None and revision != session.revision:
             offsets = services.store.active_offsets(session.key, revision)
         rows = [to_row(r) for r in services.store.read_rows(session.key, offsets)]
-        rendered = render_rows(services, session, rows, fmt)
+        last = session.last_prepared.model if session.last_prepared else ModelRef()
+        rendered = render_rows(services, session, rows, fmt, model=last if last.model else session.model)
         return rendered if revision is None else replace(rendered, revision=revision)

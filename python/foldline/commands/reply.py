@@ -27,11 +27,12 @@ from foldline.engine.splices import Change, changes
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How to answer. Without a format WHOLE gives rows, with one the provider's JSON."""
+    """How to answer. Without a format WHOLE gives rows, with one the provider's JSON, for ``model`` to read."""
 
     mode: ReplyMode = ReplyMode.WHOLE
     format: Format | None = None
     known_revision: int | None = None
+    model: ModelRef = ModelRef()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def content_of(
     rows = _rows(services, live, draft, offsets)
     if reply.format is None:
         return Content(rows=tuple(rows))
-    lowered = render_rows(services, session, rows, reply.format, texts)
+    lowered = render_rows(services, session, rows, reply.format, texts, reply.model)
     return Content(rendered=lowered.json, warnings=lowered.warnings)
 
 
@@ -195,7 +196,7 @@ def exact_of(
     if not renders or reply.format is None or (exact.bytes is not None and exact.bytes_source is ReadingSource.EXACT):
         return exact
     rows = _rows(services, draft.live, draft, _offsets(services, draft.live, draft, None))
-    rendered = render_rows(services, draft.session, rows, reply.format, bounded)
+    rendered = render_rows(services, draft.session, rows, reply.format, bounded, reply.model)
     size = len(rendered.json) + shape.beside_bytes(tools)
     source = ReadingSource.EXACT if shape.knows_bytes else ReadingSource.ESTIMATED
     return replace(exact, bytes=size, bytes_source=source, rendered=rendered)

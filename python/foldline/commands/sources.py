@@ -5,7 +5,7 @@ from __future__ import annotations
 from foldline.commands.fold_parts import FoldRequest
 from foldline.commands.services import Services
 from foldline.domain.curators import CuratorRole
-from foldline.domain.enums import SummarySource, SummarySourcePolicy
+from foldline.domain.enums import Ownership, SummarySource, SummarySourcePolicy
 from foldline.domain.folding import FoldScope, SummaryFailed
 from foldline.domain.policy import Policy
 from foldline.domain.rows import ModelRef
@@ -15,6 +15,8 @@ from foldline.engine.pressure import over_hard_limit
 
 EXTERNAL = frozenset({SummarySource.CURATOR, SummarySource.COMPACTOR})
 """Sources that are handed only the rows before the run (F5)."""
+WHAT_CAME_BEFORE = EXTERNAL | {SummarySource.NATIVE}
+"""Sources that write of these rows alone: no provider's item can carry the ledger of an open run (F3)."""
 PAID = EXTERNAL | {SummarySource.PROVIDER, SummarySource.NATIVE}
 """Sources whose calls cost money, or may: nobody tells what a curator or compactor does (C6)."""
 
@@ -40,6 +42,8 @@ def is_paid(services: Services, policy: Policy) -> bool:
 def may_write_ahead(services: Services, policy: Policy, session: Session) -> bool:
     """A1, A4: whether summaries are written ahead of need; by default those that cost nothing."""
     source = source_of(services, policy)
+    if source is SummarySource.NATIVE:
+        return False  # An item that is ready could not be taken in as an earlier summary (A2).
     if source is SummarySource.COMPACTOR:
         opted = bool(getattr(services.sources.compactor, "background", False))
         return opted and bool(policy.background.enabled)
@@ -61,12 +65,18 @@ def writer_of(
     Where the policy says CURATOR, a compactor does that is connected while no curator is (S6, F12).
     """
     source = source_of(services, policy)
-    if source in EXTERNAL and scope in (FoldScope.STAGE_2, FoldScope.COMBINED):
-        return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
+    own = source is SummarySource.NATIVE and session.ownership is Ownership.HOST_OWNED
+    if own or (source in WHAT_CAME_BEFORE and scope in (FoldScope.STAGE_2, FoldScope.COMBINED)):
+        return in_its_place(services)
     if source is SummarySource.CURATOR:
         compacts = _connected(services, session, background=background) is CuratorRole.COMPACTOR
         return SummarySource.COMPACTOR if compacts else source
     return source
+
+
+def in_its_place(services: Services) -> SummarySource:
+    """Who writes what a curator, compactor or provider's compaction does not (F5, N3, N4)."""
+    return SummarySource.PROVIDER if services.sources.provider is not None else SummarySource.EXTRACTIVE
 
 
 def is_compacted(services: Services, policy: Policy, session: Session) -> bool:
@@ -74,12 +84,16 @@ def is_compacted(services: Services, policy: Policy, session: Session) -> bool:
     return writer_of(services, policy, FoldScope.STAGE_1, session) is SummarySource.COMPACTOR
 
 
-def order(request: FoldRequest, source: SummarySource) -> list[SummarySource]:
-    """The source, and after it who may write in its place; a barred source is not asked (C5, C6)."""
+def order(services: Services, request: FoldRequest, source: SummarySource) -> list[SummarySource]:
+    """The source, and after it who may write in its place; a barred source is not asked (C5, C6).
+
+    Where a native item is to be restated (N4), preserving it would not serve: the request cannot carry it.
+    """
     over = over_hard_limit(request.decision.report)
     writers = [source]
-    if source in (SummarySource.PROVIDER, SummarySource.NATIVE) and cadence.successor_may_write(request.policy, over):
-        writers.append(SummarySource.EXTRACTIVE)
+    followed = source in (SummarySource.PROVIDER, SummarySource.NATIVE)
+    if followed and (request.decision.restates or cadence.successor_may_write(request.policy, over)):
+        writers = list(dict.fromkeys((source, in_its_place(services), SummarySource.EXTRACTIVE)))
     if request.decision.barred is not None and len(writers) > 1:
         writers = writers[1:]
     return writers

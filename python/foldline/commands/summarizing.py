@@ -11,8 +11,9 @@ from foldline.commands.compacting import compact
 from foldline.commands.curating import curate
 from foldline.commands.fold_parts import Attempt, FoldRequest, Progress, Spent, Written
 from foldline.commands.live_request import live_request
+from foldline.commands.native import behind, compact_natively, items_of
 from foldline.commands.services import Services
-from foldline.commands.sources import PAID, handoff_follows, order, summary_model
+from foldline.commands.sources import PAID, handoff_follows, in_its_place, order, summary_model
 from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind, PromptCache, SummarySource
 from foldline.domain.folding import FoldPlan, SummaryFailed, SummaryRequest, SummaryResult, has_unmeasured_speech
@@ -38,15 +39,20 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
     """
     fold, failed = attempt.fold, None
     request.progress(Progress("summarizing", fold.fold_id, len(attempt.plan.discard)))
-    waiting = deque(order(request, attempt.source))
+    unavailable: SummaryFailed | None = None
+    waiting = deque(order(services, request, attempt.source))
     while waiting:
         source = waiting.popleft()
         if source is SummarySource.MECHANICAL:
-            _refuse_speech(attempt, failed)
+            _refuse_speech(services, attempt, failed)
         try:
             plan, summary = _call(services, request, attempt, source)
         except SummaryFailed as error:
             fold.spent.append(Spent(source, _with_cost(services, error.usage, error.model), error.model))
+            if error.kind is FailureKind.NATIVE_UNAVAILABLE:
+                # Nothing is said against the source: it is not there, and the next one writes by its own rules (N3).
+                unavailable, waiting = error, deque(order(services, request, in_its_place(services)))
+                continue
             failed = failed or error
             if handoff_follows(source, error):
                 waiting.append(SummarySource.MECHANICAL)
@@ -56,18 +62,20 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
         request.progress(Progress("summarized", fold.fold_id, len(plan.discard)))
         listed = [attempt.rows[r.offset] for r in attempt.snapshot.rows]
         entries = projected(services, attempt.session, request.policy.memory, listed, plan)
-        return Written(plan, summary, entries, request.policy.memory, failed)
+        return Written(plan, summary, entries, request.policy.memory, failed or unavailable)
     assert failed is not None
     raise failed
 
 
-def _refuse_speech(attempt: Attempt, failed: SummaryFailed | None) -> None:
-    """S7: no handoff while any active row holds speech of which nobody knows how much was heard.
+def _refuse_speech(services: Services, attempt: Attempt, failed: SummaryFailed | None) -> None:
+    """S7: no handoff while any active row, or one behind a native item, holds speech of which nobody knows how much was
+    heard.
 
     Raises:
         SummaryFailed: UNMEASURED_TRANSCRIPT.
     """
-    held = next((row for row in attempt.rows.values() if has_unmeasured_speech(row)), None)
+    hidden = behind(services, attempt.session, items_of(attempt.rows.values())).rows
+    held = next((row for row in (*hidden, *attempt.rows.values()) if has_unmeasured_speech(row)), None)
     if held is not None:
         what = f"row {held.offset} holds unmeasured speech, which a mechanical handoff would lose"
         raise SummaryFailed(FailureKind.UNMEASURED_TRANSCRIPT, f"{failed.detail}; {what}" if failed else what)
@@ -101,6 +109,8 @@ def _call(
 ) -> tuple[FoldPlan, SummaryResult]:
     if source is SummarySource.COMPACTOR:
         return compact(services, request, attempt)
+    if source is SummarySource.NATIVE:
+        return attempt.plan, compact_natively(services, request, attempt)
     if source is SummarySource.CURATOR:
         return attempt.plan, curate(services, request, attempt, _summary_request(services, request, attempt))
     made_by = {
@@ -122,13 +132,14 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
     earlier = [
         b for o in planned.earlier if o not in covered if isinstance(b := attempt.rows[o].body, CompactionSummaryRow)
     ]
+    hidden = behind(services, attempt.session, items_of(attempt.rows[o] for o in planned.earlier if o not in covered))
     if ready is not None:
         # A2: what was written ahead of need stands for the rows that it covers.
         summary = ready.summary
         earlier.append(CompactionSummaryRow(summary.text, "", source=summary.source, durable=summary.durable))
     return SummaryRequest(
-        rows=tuple(attempt.rows[o] for o in planned.source_rows if o not in covered),
-        earlier=tuple(earlier),
+        rows=(*hidden.rows, *(attempt.rows[o] for o in planned.source_rows if o not in covered)),
+        earlier=(*hidden.earlier, *earlier),
         budget=planned.budget,
         appendix=policy.appendix_tokens,
         coverage_floor=policy.coverage_floor,

@@ -16,6 +16,7 @@ from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Archive, Rewrite, StoredRow
 from foldline.domain.session import Session
 from foldline.engine.lineage import expand, folded_offsets, lineage
+from foldline.engine.units import SUMMARY_KINDS
 
 PAGE = 2000
 
@@ -164,7 +165,7 @@ class _Replay:
 
     def _fold(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
         record, revision = rewrite.record, rewrite.revision
-        if record is None or len(rows) != 1 or rows[0].kind != RowKind.COMPACTION_SUMMARY:
+        if record is None or len(rows) != 1 or rows[0].kind not in SUMMARY_KINDS:
             self.fault("V3", f"fold {revision} made {len(rows)} rows, not one summary", revision=revision)
             return
         discarded = list(expand(record.discarded))

@@ -25,6 +25,7 @@ from foldline.domain.rows import (
     AssistantRow,
     CompactionSummaryRow,
     ModelRef,
+    ProviderCompactionRow,
     Row,
     ServerToolBlock,
     SystemRow,
@@ -167,6 +168,8 @@ class FoldPlan:
         retained_tokens: estimate of the retained rows.
         discarded_bytes: body bytes of the discarded rows (C7).
         follow_up: stage 2 is due at the same check, as a fold of its own (F3, F5).
+        restated: archived rows that native items stand for which are all that this fold discards (N4), and
+            ``restated_tokens`` raw tokens of them.
     """
 
     scope: FoldScope
@@ -184,6 +187,8 @@ class FoldPlan:
     transcript_tokens: int
     discarded_bytes: int = 0
     follow_up: bool = False
+    restated: tuple[int, ...] = ()
+    restated_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +284,11 @@ class SummaryRequest:
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult:
-    """A written summary: ``text`` includes the appendix, not the ledger. ``durable`` are constraints to carry (F8)."""
+    """A written summary: ``text`` includes the appendix, not the ledger. ``durable`` are constraints to carry (F8).
+
+    Attributes:
+        item: of a native fold: what is stored, of which ``text`` is the placeholder (N2).
+    """
 
     text: str
     durable: tuple[str, ...]
@@ -289,6 +298,7 @@ class SummaryResult:
     model: ModelRef = ModelRef()
     usage: Usage | None = None
     appendix_tokens: int = 0
+    item: ProviderCompactionRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +338,12 @@ class SummaryFailed(Exception):
         retry_after: seconds that the source asks to be left alone for (C5).
         model, usage: what the failed attempt used and cost all the same (S5); a call without usage is counted too.
         context_exceeded: the source refused its input for its size (S7).
+        remember: of NATIVE_UNAVAILABLE: the capability is not there, for this summary and later ones (N3).
     """
 
     def __init__(
         self, kind: FailureKind, detail: str, retry_after: float | None = None, *, model: ModelRef = ModelRef(),
-        usage: Usage | None = None, context_exceeded: bool = False,
+        usage: Usage | None = None, context_exceeded: bool = False, remember: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(detail)
         self.kind = kind
@@ -341,6 +352,7 @@ class SummaryFailed(Exception):
         self.model = model
         self.usage = usage
         self.context_exceeded = context_exceeded
+        self.remember = remember
 
 
 OffsetRange = tuple[int, int]

@@ -187,7 +187,6 @@ _NOT_YET: dict[str, str] = {
     "archive.retention": "remove archived rows after a time",
     "events.retention": "remove events after a time",
     "checkpoints.enabled": "hand the agent checkpoint tools and mark results with usage",
-    "native.enabled": "let providers compact by their own endpoints",
 }
 """Knobs whose effect is not there yet and whose silence would mislead: asking for one is refused."""
 
@@ -254,7 +253,8 @@ def resolve(layers: Mapping[str, Layer]) -> Resolved:
     """Lays ``layers`` (lowest first, by name) over the built-in defaults.
 
     Raises:
-        FoldlineError: FIELD_VALIDATION where a value is out of range, or factor_min exceeds factor_max.
+        FoldlineError: FIELD_VALIDATION where a value is out of range, factor_min exceeds factor_max, or summary.source
+            is NATIVE without native.enabled.
     """
     policy, origin = Policy(), dict.fromkeys(field_names(), "built-in")
     for layer_name, layer in layers.items():
@@ -269,6 +269,14 @@ def resolve(layers: Mapping[str, Layer]) -> Resolved:
             field="policy.estimate.factor_min",
             value=policy.estimate.factor_min,
             range=f"<= {policy.estimate.factor_max}",
+        )
+    if policy.summary.source is SummarySourcePolicy.NATIVE and not policy.native.enabled:
+        raise FoldlineError(
+            Reason.FIELD_VALIDATION,
+            "policy.summary.source is NATIVE, which needs policy.native.enabled; it is false",
+            field="policy.summary.source",
+            value=policy.summary.source,
+            range="another source, or policy.native.enabled true",
         )
     return Resolved(policy, origin)
 

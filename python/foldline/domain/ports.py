@@ -38,6 +38,7 @@ from foldline.domain.tools import AgentTool
 
 if TYPE_CHECKING:
     from foldline.domain.curators import Carrying, Lease
+    from foldline.domain.native import Capability, NativeRoute, NativeSource
     from foldline.domain.projections import HostRow, Projection, Settled, StagedFold
 
 
@@ -268,6 +269,9 @@ class StoreReads(Protocol):
     def leases(self) -> list[Lease]:
         """Tasks that hosts work on, oldest first (S6)."""
 
+    def native_capability(self, route: NativeRoute) -> Capability | None:
+        """What is known of a model's own compaction (N3)."""
+
     def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
         """Archived rows by the ids that their host gave them."""
 
@@ -400,6 +404,9 @@ class Store(StoreReads, Protocol):
         The event and what it says of the session are one; the session's own state is not touched.
         """
 
+    def put_native_capability(self, route: NativeRoute, found: Capability) -> None:
+        """Writes what is known of a model's own compaction, in place of what was (N3)."""
+
     def put_lease(self, lease: Lease) -> bool:
         """Writes who works on a task, in place of who did before (S6); False where its session is gone."""
 
@@ -463,6 +470,7 @@ class Sources:
     compactor: Compactor | None = None
     carrying: Carrying | None = None
     """What the texts of connected curators carry beside their own words (F8, S9); None: they are not asked."""
+    native: NativeSource | None = None
 
 
 class Embedder(Protocol):

@@ -187,13 +187,18 @@ class CompactionSummaryRow(_Row, frozen=True, tag="compaction_summary"):
 
 
 class ProviderCompactionRow(_Row, frozen=True, tag="provider_compaction"):
-    """An opaque native item, bound to the model that made it (§12)."""
+    """An opaque native item, bound to the model that made it (§12, N2).
+
+    ``item_json`` is as the provider gave it: OpenAI's array ``output``, Anthropic's block. ``beta`` is the one that
+    requests which hold the item must name; empty for none.
+    """
 
     item_json: str
     model: ModelRef
     fold_id: str = ""
     create_time: str = ""
     extra: str = ""
+    beta: str = ""
 
 
 RowBody = (

@@ -59,6 +59,7 @@ class Decision:
         forced: by P6: no tail is kept (4.4).
         barred: the configured source is cooling or its budget is spent, and policy lets its successor write (S2).
         report: the report with what suppressed each signal.
+        restates: the fold replaces native items that the request's model cannot read, and nothing else (N4).
     """
 
     fold: bool
@@ -68,6 +69,7 @@ class Decision:
     forced: bool
     report: PressureReport
     barred: SkipReason | None = None
+    restates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,13 @@ def decide(
         forced=trigger == Trigger.DID_NOT_FIT,
         report=replace(report, signals=tuple(signals)),
         barred=barred,
+    )
+
+
+def restating(decision: Decision) -> Decision:
+    """N4: a fold that no signal asks for, because the request cannot carry what an earlier one left."""
+    return replace(
+        decision, fold=True, trigger=Trigger.AUTOMATIC, signals=(), skip=None, forced=False, barred=None, restates=True
     )
 
 

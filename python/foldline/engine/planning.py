@@ -105,6 +105,18 @@ def plan_keeping(snapshot: Snapshot, structure: Structure, inputs: PlanInputs, k
     return made
 
 
+def plan_restating(
+    snapshot: Snapshot, structure: Structure, inputs: PlanInputs, items: Collection[int], restated: Sequence[int],
+    restated_tokens: int,
+) -> FoldPlan:  # fmt: skip
+    """N4: native items, and nothing else, give way to a summary of the archived rows that they stand for.
+
+    Args:
+        restated: offsets of those rows, of ``restated_tokens`` raw tokens.
+    """
+    return _Planner(snapshot, structure, inputs, {}).restating(frozenset(items), tuple(restated), restated_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     """Estimates of the request that a fold would leave, its summary and the tools included."""
@@ -282,7 +294,10 @@ class _Planner:
     def _unit_bytes(self, unit: Unit) -> int:
         return sum(self.rows[o].bytes for o in unit.offsets)
 
-    def _size_of(self, raw: int, size: int, ledger: Sequence[LedgerCall]) -> _Size:
+    def _size_of(self, raw: int, size: int, ledger: Sequence[LedgerCall], told: int | None = None) -> _Size:
+        """Args:
+        told: raw tokens of what the summary is written from, where it is not the rows that fold.
+        """
         inputs, factor = self.inputs, self.snapshot.factor
         limits, summary = inputs.limits, inputs.policy.summary
         transcript = self._estimate(self.tokens)
@@ -291,7 +306,7 @@ class _Planner:
         room = min(limits.threshold, limits.ceiling - limits.reserve) - 1 - inputs.tools_tokens - retained
         spare = math.floor(room / factor) - extra - summary.appendix_tokens
         quarter = math.floor(limits.threshold / 4 / factor)
-        budget = max(MIN_BUDGET, min(summary.max_tokens, quarter, spare, raw // 2))
+        budget = max(MIN_BUDGET, min(summary.max_tokens, quarter, spare, (raw if told is None else told) // 2))
         usual = min(inputs.usual_summary(self._estimate(budget)), self._estimate(budget)) + self._estimate(extra)
         return _Size(
             budget=budget,
@@ -317,6 +332,30 @@ class _Planner:
         )
 
     # The plan
+
+    def restating(self, gone: frozenset[int], restated: tuple[int, ...], tokens: int) -> FoldPlan:
+        rows = self.snapshot.rows
+        folding = [r for r in rows if r.offset in gone]
+        size = self._size_of(sum(r.tokens for r in folding), sum(r.bytes for r in folding), (), tokens)
+        scope = FoldScope.STAGE_1 if self.structure.rounds or self.inputs.in_run else FoldScope.WHOLE
+        return FoldPlan(
+            scope=scope,
+            discard=tuple(r.offset for r in folding),
+            retain=tuple(r.offset for r in rows if r.offset not in gone),
+            insert_before=insert_before(self.snapshot, self.structure, gone, scope),
+            source_rows=(),
+            earlier=tuple(r.offset for r in folding),
+            ledger=(),
+            covers_run="",
+            budget=size.budget,
+            discarded_tokens=size.transcript - size.retained,
+            retained_tokens=size.retained,
+            predicted_saving=size.saving,
+            transcript_tokens=size.transcript,
+            discarded_bytes=sum(r.bytes for r in folding),
+            restated=restated,
+            restated_tokens=tokens,
+        )
 
     def build(self, scope: FoldScope, units: Sequence[Unit], *, follow_up: bool = False) -> FoldPlan | None:
         if not self._substantive(units):

@@ -49,7 +49,9 @@ def rebase(
     }  # fmt: skip
     gone = planned - lost
     rows = now.rows
-    if all(r.kind in UNSUMMARIZED_KINDS for r in rows if r.offset in gone):
+    if not plan.restated and all(r.kind in UNSUMMARIZED_KINDS for r in rows if r.offset in gone):
+        return None
+    if plan.restated and gone != planned:
         return None
     transcript = math.ceil(sum(r.tokens for r in rows if not r.superseded) * now.factor)
     kept = math.ceil(sum(r.tokens for r in rows if not r.superseded and r.offset not in gone) * now.factor)

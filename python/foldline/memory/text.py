@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foldline.domain.enums import EntryKind
+from foldline.domain.native import placeholder
 from foldline.domain.rows import (
     MEDIA,
     AssistantRow,
@@ -61,7 +62,7 @@ def segments(body: RowBody) -> tuple[Segment, ...]:
     if isinstance(body, CompactionSummaryRow):
         found: list[Segment | None] = [Segment(EntryKind.TEXT, body.text)]
     elif isinstance(body, ProviderCompactionRow):
-        found = [Segment(EntryKind.TEXT, f"[opaque compaction item of {body.model.provider or 'the provider'}]")]
+        found = [Segment(EntryKind.TEXT, placeholder(body))]
     else:
         found = [_segment(block) for block in body.content]
     if isinstance(body, ToolResultRow):

@@ -45,6 +45,7 @@ from foldline.store.sqlite.store import SqliteStore
 from foldline.summarize.curated import CuratedText
 from foldline.summarize.extractive import ExtractiveSummarizer
 from foldline.summarize.mechanical import MechanicalHandoff
+from foldline.summarize.native import NativeCompactor, native_from
 from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
 from foldline.v1 import compaction_service_pb2, session_service_pb2
 
@@ -253,6 +254,8 @@ class Server:
             compile_rules(kind)
         if isinstance(self.services.sources.provider, ProviderSummarizer):
             self.services.sources.provider.load()
+        if isinstance(self.services.sources.native, NativeCompactor):
+            self.services.sources.native.load()
         purged = float("-inf")
         while not stopped.wait(PING_SECONDS):
             try:
@@ -331,6 +334,7 @@ def build(
         provider=provider or provider_from(config, _judges(catalog)),
         compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
         carrying=lambda request: CuratedText(request, _count),
+        native=native_from(config, _judges(catalog)),
     )
     store = _store(config, clock)
     try:

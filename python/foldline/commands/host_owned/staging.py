@@ -30,7 +30,7 @@ from foldline.domain.projections import (
     projection_name,
     summary_text,
 )
-from foldline.domain.rows import RowBody, ToolResultRow, calls_of, encode_body
+from foldline.domain.rows import CompactionSummaryRow, RowBody, ToolResultRow, calls_of, encode_body
 from foldline.domain.session import Session
 from foldline.engine.checks import check
 from foldline.engine.hosted import HostList, discarded_messages, row_name, split_messages
@@ -179,11 +179,12 @@ class _Stage:
         return tuple(found.values())
 
     def _projection(self, fold: StagedFold) -> Projection:
-        fold_id = fold.record.fold_id
+        fold_id, body = fold.record.fold_id, self.proposal.body
+        assert isinstance(body, CompactionSummaryRow)
         return Projection(
             projection_name(fold_id), fold_id, ProjectionState.STAGED,
             self.services.clock() + self.request.policy.memory.projection_ttl, self.proposal.digest,
-            digest_of_text(summary_text(self.proposal.body)), self.proposal.offset, len(fold.entries),
+            digest_of_text(summary_text(body)), self.proposal.offset, len(fold.entries),
         )  # fmt: skip
 
 

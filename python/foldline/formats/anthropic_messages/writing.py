@@ -16,9 +16,11 @@ from foldline.domain.arrangement import (
     UserKind,
 )
 from foldline.domain.enums import WarningCode
+from foldline.domain.native import EDIT, NEVER_TRIGGERED
 from foldline.domain.rows import (
     AssistantRow,
     ContentBlock,
+    ProviderCompactionRow,
     ReasoningBlock,
     ServerToolBlock,
     TextBlock,
@@ -26,7 +28,7 @@ from foldline.domain.rows import (
 )
 from foldline.formats.anthropic_messages.forms import BLOCKS, FORMAT, LONGEST_ID, arguments_of
 from foldline.formats.codec import Place
-from foldline.formats.json_text import Json, dumps
+from foldline.formats.json_text import Json, dumps, loads_or
 from foldline.formats.media import as_text
 from foldline.formats.naming import legal_name
 from foldline.formats.notes import Notes, apply, read_notes
@@ -55,7 +57,10 @@ def result_block(content: Sequence[ContentBlock], call_id: str, is_error: bool, 
 
 @dataclass(slots=True)
 class _Message:
-    """A message in the making. ``tail`` is where its last blocks come from; ``notes`` are its first row's."""
+    """A message in the making. ``tail`` is where its last blocks come from; ``notes`` are its first row's.
+
+    One that is ``sealed`` takes no more blocks.
+    """
 
     role: str
     notes: Notes
@@ -65,6 +70,7 @@ class _Message:
     offsets: list[int] = field(default_factory=list)
     parts: int = 0
     strippable: bool = False
+    sealed: bool = False
 
     def to_json(self) -> dict[str, Json]:
         content: Json = self.blocks
@@ -75,7 +81,10 @@ class _Message:
 
 
 def render(arrangement: Arrangement) -> Rendered:
-    """``{system, messages}``: system rows hoisted, results first, roles alternating but where the host's did not."""
+    """``{system, messages}``: system rows hoisted, results first, roles alternating but where the host's did not.
+
+    With a compaction block of the edit (§12) also ``context_management``.
+    """
     return _Writing().render(arrangement)
 
 
@@ -90,6 +99,7 @@ class _Writing(Writing):
         self.system_shape = "string"
         self.ids: dict[str, str] = {}
         self.used: set[str] = set()
+        self.edits = False
 
     def system(self, item: SystemItem) -> None:
         notes = read_notes(item.row.body.extra, FORMAT)
@@ -174,12 +184,26 @@ class _Writing(Writing):
         return result_block(content, self.ids[result.call.unique_id], result.is_error, notes)
 
     def native(self, item: NativeItem) -> None:
-        self.losses.note("native compaction items are left out", *item.offsets)
+        """A compaction block: alone in a message that comes first (N2). One of no content may not be sent (XI5)."""
+        body = item.row.body
+        block = loads_or(body.item_json, None) if isinstance(body, ProviderCompactionRow) and body.beta else None
+        if not isinstance(block, dict) or block.get("type") != "compaction" or not block.get("content"):
+            self.losses.note("native compaction items of another provider are left out", *item.offsets)
+            return
+        if self.messages:
+            self.losses.note("native compaction items that do not come first are left out", *item.offsets)
+            return
+        message = self._open("assistant", {}, split=True, bare=False)
+        message.sealed = True
+        self._put(message, [block], item.offsets)
+        assert isinstance(body, ProviderCompactionRow)
+        self.edits = body.beta == EDIT
 
     def _open(self, role: str, notes: Notes, *, split: bool, bare: bool) -> _Message:
         """The message that blocks of ``role`` go into: the last one, or a new one whose first row has ``notes``."""
         last = self.messages[-1] if self.messages else None
-        if last is not None and last.role == role and not (split and last.tail is UserKind.ROW):
+        joins = last is not None and last.role == role and not last.sealed
+        if last is not None and joins and not (split and last.tail is UserKind.ROW):
             return last
         own = notes.get("message")
         self.messages.append(_Message(role, own if isinstance(own, dict) else {}, bare))
@@ -232,6 +256,10 @@ class _Writing(Writing):
         if self.system_offsets:
             out["system"] = self._system_json()
         out["messages"] = [message.to_json() for message in self.messages]
+        if self.edits:
+            # The API takes the block only beside the edit; the sidecar alone decides when to fold again.
+            trigger: dict[str, Json] = {"type": "input_tokens", "value": NEVER_TRIGGERED}
+            out["context_management"] = {"edits": [{"type": "compact_20260112", "trigger": trigger}]}
         spans = tuple(tuple(message.offsets) for message in self.messages)
         return Rendered(dumps(out), self.losses.warnings(), spans, tuple(self.system_offsets))
 

@@ -33,7 +33,7 @@ from foldline.domain.rows import (
     ToolResultRow,
 )
 from foldline.formats.codec import Place
-from foldline.formats.json_text import Json, dumps
+from foldline.formats.json_text import Json, dumps, loads_or
 from foldline.formats.naming import short_name
 from foldline.formats.notes import Notes, apply, read_notes
 from foldline.formats.openai_responses.forms import (
@@ -222,10 +222,13 @@ class _Writing(Writing):
         self._append(write_output(kind, call_id, content, result.is_error, notes or {}), offsets)
 
     def native(self, item: NativeItem) -> None:
+        """``output`` of a compaction, unpruned (N2)."""
         body = item.row.body
-        whole = write_whole(body.item_json) if isinstance(body, ProviderCompactionRow) else None
-        if whole is not None and whole.get("type") == "compaction":
-            self._append(whole, item.offsets)
+        own = loads_or(body.item_json, None) if isinstance(body, ProviderCompactionRow) and not body.beta else None
+        items = [i for i in (own if isinstance(own, list) else [own]) if isinstance(i, dict)]
+        if any(i.get("type") == "compaction" for i in items):
+            for each in items:
+                self._append(each, item.offsets)
         else:
             self.losses.note("native compaction items of another provider are left out", *item.offsets)
 

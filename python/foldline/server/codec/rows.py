@@ -149,6 +149,7 @@ _BODIES: dict[str, Callable[[Any, dict[str, Any], str], domain.RowBody]] = {
         v.item_json.decode(errors="replace"),
         model_ref(v.model),
         v.fold_id,
+        beta=v.beta,
         **c,
     ),
 }
@@ -209,7 +210,8 @@ def wire_row(row: domain.Row) -> row_pb2.Row:
         case domain.ProviderCompactionRow():
             made.provider_compaction.CopyFrom(
                 row_pb2.ProviderCompactionRow(
-                    item_json=body.item_json.encode(), fold_id=body.fold_id, model=wire_model(body.model)
+                    item_json=body.item_json.encode(), fold_id=body.fold_id, model=wire_model(body.model),
+                    beta=body.beta,
                 )
             )
     return made

@@ -153,6 +153,7 @@ def _response(prepared: PreparedRequest) -> pb.PrepareRequestResponse:
         warnings=wire_warnings(decided.warnings),
         first_offset=decided.first_offset,
         last_offset=decided.last_offset,
+        request_headers=decided.headers,
     )
     if content.rendered is not None:
         made.rendered_json = content.rendered

@@ -14,13 +14,14 @@ from foldline.domain.events import Event
 from foldline.domain.folding import CompactionRecord, to_ranges
 from foldline.domain.memory import MemoryFilter, MemoryHealth, StoredEntry
 from foldline.domain.models import Factor
+from foldline.domain.native import Capability, NativeRoute
 from foldline.domain.ports import Archive, CallUpdate, Rewrite, StoredRequest, StoredRow, Tools
 from foldline.domain.projections import HostRow, Projection, StagedFold
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import decode, decode_event, decode_ranges, decode_session
 from foldline.store.listing import listed
-from foldline.store.sqlite import leases, memory, projections
+from foldline.store.sqlite import leases, memory, native, projections
 from foldline.store.sqlite.writes import REPEAT_SECONDS
 
 _ROW = (
@@ -302,6 +303,11 @@ class SqliteReads:
         """Tasks that hosts work on, oldest first (S6)."""
         with self._reading() as db:
             return leases.every(db)
+
+    def native_capability(self, route: NativeRoute) -> Capability | None:
+        """What is known of a model's own compaction (N3)."""
+        with self._reading() as db:
+            return native.read(db, route)
 
     def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
         """Archived rows by the ids that their host gave them."""

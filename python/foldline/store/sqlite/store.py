@@ -13,12 +13,13 @@ from foldline.domain.curators import Lease
 from foldline.domain.enums import RevisionKind
 from foldline.domain.events import Event
 from foldline.domain.memory import MemoryReport
+from foldline.domain.native import Capability, NativeRoute
 from foldline.domain.ports import Archive, Batch, Fork, Rewrite, StoredRequest
 from foldline.domain.session import Session
 from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
-from foldline.store.sqlite import deletion, forking, leases, memory, projections, segments, writes
+from foldline.store.sqlite import deletion, forking, leases, memory, native, projections, segments, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, empty_log, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
@@ -247,6 +248,10 @@ class SqliteStore(SqliteReads):
             part = reports[start : start + REPORTS]
             told += self._write(lambda db, part=part: [r.key for r in part if writes.tell_memory(db, r, now)])  # type: ignore[misc]
         return told
+
+    def put_native_capability(self, route: NativeRoute, found: Capability) -> None:
+        """Writes what is known of a model's own compaction (N3)."""
+        self._write(lambda db: native.put(db, route, found))
 
     def put_lease(self, lease: Lease) -> bool:
         """Writes who works on a task, in place of who did before (S6); False where its session is gone."""

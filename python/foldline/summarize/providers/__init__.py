@@ -12,7 +12,7 @@ from foldline.summarize.providers.google import Google
 from foldline.summarize.providers.openai import OpenAI
 from foldline.summarize.providers.summarizer import Configured, ProviderSummarizer
 
-__all__ = ["Judges", "ProviderSummarizer", "provider_from"]
+__all__ = ["Judges", "ProviderSummarizer", "key_of", "provider_from"]
 
 
 def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> Summarizer | None:
@@ -27,13 +27,18 @@ def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> Summa
     if not config.providers:
         return None
     made = {
-        name: Configured(name, settings, _endpoint(name, settings), _key(name, settings))
+        name: Configured(name, settings, _endpoint(name, settings), key_of(name, settings))
         for name, settings in config.providers.items()
     }
     return ProviderSummarizer(made, judges, backoff)
 
 
-def _key(name: str, settings: Provider) -> Key:
+def key_of(name: str, settings: Provider) -> Key:
+    """Where a provider's key lies; one with a ``base_url`` of its own may go without.
+
+    Raises:
+        ConfigError: it is not there.
+    """
     optional = bool(settings.base_url)
     return Key(f"providers.{name}", settings.api_key_env, settings.api_key_file, optional=optional)
 

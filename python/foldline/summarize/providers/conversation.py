@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
@@ -15,7 +15,7 @@ from foldline.domain.folding import SummaryFailed
 from foldline.domain.models import Usage
 from foldline.domain.rows import ModelRef
 from foldline.summarize.prompt import Ask
-from foldline.summarize.providers.endpoint import Answer, Call, CallFailed, Ending, Endpoint
+from foldline.summarize.providers.endpoint import Answer, Call, CallFailed, Ending
 from foldline.summarize.written import Sections, bare, sections_of
 
 log = structlog.get_logger(__name__)
@@ -43,6 +43,12 @@ class Judges:
     faults: Callable[[str, SummarySource], Iterable[str]]
 
 
+class Counted(Protocol):
+    """What answers: ``kind`` says how its usage is read (4.3)."""
+
+    kind: ModelType
+
+
 class Conversation:
     """Calls to one model for one summary. May be used by several tasks of one event loop.
 
@@ -53,7 +59,7 @@ class Conversation:
     """
 
     def __init__(
-        self, name: str, endpoint: Endpoint, model: ModelRef, judges: Judges, *, retries: int, deadline: float,
+        self, name: str, endpoint: Counted, model: ModelRef, judges: Judges, *, retries: int, deadline: float,
         backoff: float, mask: Callable[[str], str],
     ) -> None:  # fmt: skip
         """Prepares the calls.
@@ -75,7 +81,7 @@ class Conversation:
         Raises:
             SummaryFailed: SUMMARIZER_FAILED where no answer came, SUMMARY_REJECTED where it is no summary.
         """
-        answer = await self._answered(ask, most)
+        answer = await self.answered(ask, most)
         if answer.ending is Ending.UNFINISHED:
             self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {answer.ending}")
         if answer.ending is not Ending.COMPLETE:
@@ -91,7 +97,12 @@ class Conversation:
             self.fail(FailureKind.SUMMARY_REJECTED, faults or "the headings stand in no order")
         return sections
 
-    async def _answered(self, ask: Ask, most: int) -> Answer:
+    async def answered(self, ask: Ask, most: int) -> Answer:
+        """The answer to one call, made again where it may succeed later.
+
+        Raises:
+            SummaryFailed: SUMMARIZER_FAILED where none came.
+        """
         attempt = 0
         while True:
             try:
