@@ -17,7 +17,7 @@ from tests.support.providers import Does, FakeProvider, Received
 from tests.support.requests import assistant, raw, user
 from tests.support.server import Client, running_server
 
-LINE = "The parser drops the trailing comma of `config/app.toml` and line {n} then fails with E{n}. " * 4
+LINE = ("The parser drops the trailing comma of `config/app.toml` and line {n} then fails with E{n}. " * 4).strip()
 KEY = "sk-live0123456789abcdefghijkl"
 PRICES = {"input": 2.0, "cached_input": 0.5, "output": 8.0, "currency": "USD"}
 OPENAI = model_pb2.ModelRef(provider="openai", model="small")
@@ -141,6 +141,21 @@ class NativeHost(Host):
 
     def fold(self, **fields: Any) -> compaction_pb2.CompactionRecord:
         return self.compact(shape=compaction_service_pb2.RequestShape(model=self.model), **fields)
+
+    def item(self) -> row_pb2.ProviderCompactionRow:
+        """The item as a host gets it with the rows of a request, in a run of its own that asks nothing."""
+        run_id = f"look-{next(_numbers)}"
+        request = compaction_service_pb2.PrepareRequestRequest(
+            session_id=self.id, run_id=run_id, reply=compaction_pb2.REPLY_MODE_WHOLE, supersede_open_run=True
+        )
+        request.shape.model.CopyFrom(self.model)
+        rows = self.client.compaction.PrepareRequest(request).rows.rows
+        self.client.compaction.FinishRun(
+            compaction_service_pb2.FinishRunRequest(
+                session_id=self.id, run_id=run_id, outcome=compaction_pb2.RUN_OUTCOME_COMPLETED
+            )
+        )
+        return next(r.provider_compaction for r in rows if r.HasField("provider_compaction"))
 
     def kinds(self) -> list[str]:
         return [str(r.WhichOneof("body")) for r in self.active()]
