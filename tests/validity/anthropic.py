@@ -28,6 +28,7 @@ _ANTHROPIC_BLOCKS: dict[str, dict[str, set[str]]] = {
         "server_tool_use": {"id", "name", "input", "caller"} | _CACHED,
         "mcp_tool_use": {"id", "name", "input", "server_name"} | _CACHED,
         "container_upload": {"file_id"} | _CACHED,
+        "compaction": {"content", "signature", "encrypted_content", "tool_changes"} | _CACHED,
     },
     "system": {"text": {"text", "citations"} | _CACHED},
     "result": {
@@ -44,12 +45,14 @@ _CACHE_MARKS = 4
 def anthropic_faults(request: Message, *, alternating: bool = True) -> list[str]:
     """Faults of ``{system, messages}``; ``alternating`` off allows neighbours of one role, which the API joins."""
     faults = [f"request: {what}" for what in text_faults(request)]
-    faults += [f"request: unknown field {name}" for name in sorted(request.keys() - {"system", "messages"})]
+    known = {"system", "messages", "context_management"}
+    faults += [f"request: unknown field {name}" for name in sorted(request.keys() - known)]
     faults += [f"system: {what}" for what in _system_faults(request.get("system", ""))]
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
         return [*faults, "messages: empty"]
-    if messages[0].get("role") != "user":
+    faults += _compaction_faults(request, messages)
+    if messages[0].get("role") != "user" and not _compacted(messages[0]):
         faults.append(f"0: first message is of role {messages[0].get('role')!r}")
     used: set[str] = set()
     waiting: list[str] = []
@@ -64,7 +67,7 @@ def anthropic_faults(request: Message, *, alternating: bool = True) -> list[str]
             after = messages[i + 1].get("role") if i + 1 < len(messages) else None
             if before != "user" or after not in ("assistant", None):
                 faults.append(f"{i}: system message between {before} and {after}")
-        elif alternating and role == before:
+        elif alternating and role == before and not (i == 1 and _compacted(messages[0])):
             faults.append(f"{i}: second {role} message in a row")
         if not content:
             faults.append(f"{i}: no content")
@@ -94,6 +97,27 @@ def anthropic_faults(request: Message, *, alternating: bool = True) -> list[str]
 
 def _blocks(content: Any) -> list[Message]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+
+
+def _compacted(message: Message) -> list[Message]:
+    return [b for b in _blocks(message.get("content")) if b.get("type") == "compaction"]
+
+
+def _compaction_faults(request: Message, messages: list[Message]) -> Iterator[str]:
+    """A block leads the request, by itself or first in its message; the edit goes with an unsigned one, and only so."""
+    blocks = [(i, b) for i, message in enumerate(messages) for b in _compacted(message)]
+    edits = [e.get("type") for e in request.get("context_management", {}).get("edits", ())]
+    if len(blocks) > 1:
+        yield f"{len(blocks)} compaction blocks"
+    for i, block in blocks:
+        if i or _blocks(messages[0]["content"])[0] is not block:
+            yield f"{i}: a compaction block that does not come first"
+        if not block.get("content"):
+            yield f"{i}: a compaction block without content"
+        if edits != ([] if block.get("signature") else ["compact_20260112"]):
+            yield f"request: edits {edits} beside the compaction block"
+    if edits and not blocks:
+        yield "request: an edit beside no compaction block"
 
 
 def _system_faults(system: Any) -> Iterator[str]:
