@@ -104,6 +104,7 @@ class RevisionKind(_Named):
     EDIT = auto()
     RESTORE = auto()
     FORK = auto()
+    TRIM = auto()
 
 
 class SignalKind(_Named):
@@ -215,6 +216,13 @@ class SourceBoundKind(_Named):
     TRIMMED = auto()
     MAPPED = auto()
     REQUESTS_ONLY = auto()
+
+
+class CheckpointKind(_Named):
+    """What a checkpoint did to the transcript (§11)."""
+
+    COMPACT = auto()
+    TRIM = auto()
 
 
 class EventKind(_Named):

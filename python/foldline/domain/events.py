@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foldline.domain.checkpoints import Checkpoint
 from foldline.domain.enums import (
     EventKind,
     FailureKind,
@@ -84,3 +85,4 @@ class Event:
     other_run_id: str = ""
     pending: int = 0
     quarantined: int = 0
+    checkpoint: Checkpoint | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from foldline.domain.arrangement import Arrangement
+from foldline.domain.checkpoints import Checkpoint, TrimRecord
 from foldline.domain.enums import Format, RevisionKind
 from foldline.domain.events import Event, Warning_
 from foldline.domain.folding import (
@@ -72,7 +73,7 @@ class Rewrite:
         active: the whole list right after it, as offset ranges in list order; the list at any later revision is this
             one followed by the rows appended since (each at its ``place``).
         digest: hex, head of the chain at ``revision``.
-        record: of a fold, else None.
+        record: of a fold, else None; ``trim`` of a trim (K2).
         state: the session as it was right after, for restores and forks.
     """
 
@@ -84,6 +85,18 @@ class Rewrite:
     time: float
     record: CompactionRecord | None = None
     note: str = ""
+    trim: TrimRecord | None = None
+
+    @property
+    def discarded(self) -> tuple[OffsetRange, ...]:
+        """What a fold or trim took out of the list into memory (M2); nothing of other rewrites."""
+        return self.record.discarded if self.record else self.trim.discarded if self.trim else ()
+
+    @property
+    def results_indexed(self) -> bool:
+        """Whether memory took the results among ``discarded``."""
+        done = self.record or self.trim
+        return done is None or done.results_indexed
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,7 @@ class Batch:
     settle: Settled | None = None
     stage: tuple[Projection, StagedFold] | None = None
     host_rows: tuple[HostRow, ...] = ()
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +184,7 @@ class Archive:
     """Memory entries and whether each is visible; vectors are made again."""
     host_rows: tuple[HostRow, ...] = ()
     """Which rows are which of a host's (H1)."""
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +289,11 @@ class StoreReads(Protocol):
 
     def host_rows(self, key: int, row_ids: Sequence[str]) -> list[HostRow]:
         """Archived rows by the ids that their host gave them."""
+
+    def checkpoints(self, key: int, before: int | None, limit: int) -> list[tuple[int, Checkpoint]]:
+        """(number, checkpoint), newest first, of numbers below ``before``, from the newest on without one (K3)."""
+
+    def find_checkpoint(self, key: int, checkpoint_id: str) -> Checkpoint | None: ...
 
     def search_lexical(
         self, key: int, terms: Sequence[str], where: MemoryFilter, limit: int

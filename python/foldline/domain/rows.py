@@ -263,6 +263,12 @@ def decode_body(data: bytes) -> RowBody:
     return _decoder.decode(data)
 
 
+def identity_of(row: Row) -> int:
+    """The offset that results of the row's calls name: of a derived row, that of the row which made them (R3, K2)."""
+    derived = row.body.derived_from if isinstance(row.body, AssistantRow) else None
+    return row.offset if derived is None else derived
+
+
 def calls_of(body: RowBody) -> tuple[ToolCallBlock, ...]:
     """The host tool calls of a row, in order; empty for every row but an assistant's."""
     if not isinstance(body, AssistantRow):

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 from foldline.domain.changes import replace
-from foldline.domain.rows import AssistantRow, Row, ToolResultRow, calls_of
+from foldline.domain.rows import Row, ToolResultRow, calls_of, identity_of
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED, CallState, LedgerCall
 
 ARGUMENTS_CHARS = 240
@@ -44,18 +44,13 @@ def calls_of_rounds(rows: Sequence[Row], calls: Sequence[CallState] = ()) -> dic
             LedgerCall(
                 name=call.name,
                 arguments_json=shorten_arguments(call.arguments_json),
-                outcome=outcomes.get((_identity(row), call.call_id), CALL_UNANSWERED),
+                outcome=outcomes.get((identity_of(row), call.call_id), CALL_UNANSWERED),
             )
             for call in calls_of(row.body)
         )
         for row in rows
         if calls_of(row.body)
     }
-
-
-def _identity(row: Row) -> int:
-    derived = row.body.derived_from if isinstance(row.body, AssistantRow) else None
-    return row.offset if derived is None else derived
 
 
 def shorten_arguments(text: str) -> str:

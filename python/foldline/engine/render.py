@@ -40,6 +40,7 @@ from foldline.domain.rows import (
     ToolCallBlock,
     ToolResultRow,
     calls_of,
+    identity_of,
 )
 from foldline.domain.session import CallState, OpenRun
 from foldline.engine.units import continuations
@@ -76,7 +77,7 @@ def arrange(
 
 def archived_calls(rows: Sequence[Row]) -> tuple[int, ...]:
     """Offsets of assistant rows that are not in the list but whose calls results in it answer."""
-    live = {_identity(r) for r in rows if isinstance(r.body, AssistantRow)}
+    live = {identity_of(r) for r in rows if isinstance(r.body, AssistantRow)}
     wanted = (r.body.call_offset for r in rows if isinstance(r.body, ToolResultRow))
     return tuple(sorted({o for o in wanted if o is not None and o not in live}))
 
@@ -103,7 +104,7 @@ class _Arranger:
         self.open_runs = {"", open_run.run_id} if open_run else {""}
         self.states = {(c.offset, c.call_id): c for c in calls}
         self.bounded = bounded
-        self.callers = dict(archived) | {_identity(r): r for r in self.rows if isinstance(r.body, AssistantRow)}
+        self.callers = dict(archived) | {identity_of(r): r for r in self.rows if isinstance(r.body, AssistantRow)}
         self.items: list[Item] = []
         self.used: set[str] = set()
 
@@ -122,7 +123,7 @@ class _Arranger:
 
     def _batches(self) -> tuple[dict[int, _Batch], set[int]]:
         """Batches by position of their assistant row, and positions of the results that stand in one."""
-        live = {_identity(r): p for p, r in enumerate(self.rows) if isinstance(r.body, AssistantRow)}
+        live = {identity_of(r): p for p, r in enumerate(self.rows) if isinstance(r.body, AssistantRow)}
         answers: dict[int, dict[str, list[tuple[int, Row]]]] = {}
         for position, row in enumerate(self.rows):
             body = row.body
@@ -204,7 +205,7 @@ class _Arranger:
 
     def _placeholder(self, caller: Row, call_id: str) -> PlaceholderKind:
         """The text that was sent first stays; else what the run's state says."""
-        state = self.states.get((_identity(caller), call_id))
+        state = self.states.get((identity_of(caller), call_id))
         if state is not None and state.placeholder:
             return PlaceholderKind(state.placeholder)
         closed = state.closed if state is not None else caller.run_id not in self.open_runs
@@ -286,11 +287,6 @@ class _Arranger:
 
 def _waits(row: Row) -> bool:
     return isinstance(row.body, AssistantRow) and is_paused(row.body)
-
-
-def _identity(row: Row) -> int:
-    derived = row.body.derived_from if isinstance(row.body, AssistantRow) else None
-    return row.offset if derived is None else derived
 
 
 def _current(rows: Sequence[Row]) -> list[Row]:

@@ -69,9 +69,9 @@ class Checkpoint(_message.Message):
     revision_before: _builtins.int
     """Revision before."""
     revision_after: _builtins.int
-    """Revision after."""
+    """Revision after. The one before where nothing folded."""
     fold_id: _builtins.str
-    """Fold it ran. Empty for a trim."""
+    """Fold it ran. Empty for a trim, and where nothing folded."""
     trimmed_calls: _builtins.int
     """Tool calls it trimmed. 0 for a fold."""
     @_builtins.property

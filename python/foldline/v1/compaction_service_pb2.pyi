@@ -914,6 +914,7 @@ class SaveCheckpointRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     TRIM_COUNT_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of the session."""
     request_id: _builtins.str
@@ -922,6 +923,8 @@ class SaveCheckpointRequest(_message.Message):
     """What was done so far. 1 byte to 16 KiB."""
     trim_count: _builtins.int
     """Completed tool calls to trim, the oldest. At least 1. Absent: the ordinary manual fold is run instead."""
+    expected_revision: _builtins.int
+    """Revision the session must be at. A stale one fails with `REVISION_MISMATCH`. Absent: any."""
     def __init__(
         self,
         *,
@@ -929,13 +932,19 @@ class SaveCheckpointRequest(_message.Message):
         request_id: _builtins.str = ...,
         description: _builtins.str = ...,
         trim_count: _builtins.int | None = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trim_count", b"_trim_count", "trim_count", b"trim_count"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_trim_count", b"_trim_count", "expected_revision", b"expected_revision", "trim_count", b"trim_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trim_count", b"_trim_count", "description", b"description", "request_id", b"request_id", "session_id", b"session_id", "trim_count", b"trim_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_trim_count", b"_trim_count", "description", b"description", "expected_revision", b"expected_revision", "request_id", b"request_id", "session_id", b"session_id", "trim_count", b"trim_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
     _WhichOneofReturnType__trim_count: _TypeAlias = _typing.Literal["trim_count"]  # noqa: Y015
     _WhichOneofArgType__trim_count: _TypeAlias = _typing.Literal["_trim_count", b"_trim_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trim_count) -> _WhichOneofReturnType__trim_count | None: ...
 
 Global___SaveCheckpointRequest: _TypeAlias = SaveCheckpointRequest  # noqa: Y015
@@ -948,23 +957,27 @@ class SaveCheckpointResponse(_message.Message):
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     FOLD_FIELD_NUMBER: _builtins.int
+    SKIP_FIELD_NUMBER: _builtins.int
+    skip: _compaction_pb2.SkipReason.ValueType
+    """Why nothing folded: `NOTHING_TO_FOLD`. Unspecified for a trim, and where something did."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The checkpoint."""
 
     @_builtins.property
     def fold(self) -> _compaction_pb2.CompactionRecord:
-        """Record of the fold. Absent for a trim."""
+        """Record of the fold. Absent for a trim, and where nothing folded."""
 
     def __init__(
         self,
         *,
         checkpoint: _checkpoint_pb2.Checkpoint | None = ...,
         fold: _compaction_pb2.CompactionRecord | None = ...,
+        skip: _compaction_pb2.SkipReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fold", b"fold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fold", b"fold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fold", b"fold", "skip", b"skip"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -167,23 +167,23 @@ class CompactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SaveCheckpoint(self, request, context):
-        """Saves a checkpoint and folds, or trims old tool calls (K1, K2). Idempotent by `request_id`. Until it is built,
-        answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Saves a checkpoint and folds, or trims old tool calls (K1, K2), in one transaction. Idempotent by `request_id`. Where
+        nothing folds the checkpoint alone is saved, and `skip` says so; a fold that fails is an error of the RPC, saves none
+        and leaves the transcript as it was. Only with `checkpoints.enabled`, and of sessions whose transcript is kept here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCheckpoints(self, request, context):
-        """Lists checkpoints, newest first. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason
-        `NOT_YET`.
+        """Lists checkpoints, newest first, whatever `checkpoints.enabled` says by now. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCheckpoint(self, request, context):
-        """Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Returns one checkpoint. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -57,15 +57,14 @@ class CompactionServiceStub:
     `request_id`. A failure is an error of the RPC and leaves the transcript as it was.
     """
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.SaveCheckpointRequest, _compaction_service_pb2.SaveCheckpointResponse]
-    """Saves a checkpoint and folds, or trims old tool calls (K1, K2). Idempotent by `request_id`. Until it is built,
-    answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Saves a checkpoint and folds, or trims old tool calls (K1, K2), in one transaction. Idempotent by `request_id`. Where
+    nothing folds the checkpoint alone is saved, and `skip` says so; a fold that fails is an error of the RPC, saves none
+    and leaves the transcript as it was. Only with `checkpoints.enabled`, and of sessions whose transcript is kept here.
     """
     ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.ListCheckpointsRequest, _compaction_service_pb2.ListCheckpointsResponse]
-    """Lists checkpoints, newest first. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason
-    `NOT_YET`.
-    """
+    """Lists checkpoints, newest first, whatever `checkpoints.enabled` says by now. Changes nothing."""
     GetCheckpoint: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.GetCheckpointRequest, _compaction_service_pb2.GetCheckpointResponse]
-    """Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
+    """Returns one checkpoint. Changes nothing."""
     CompactTranscript: _grpc.UnaryUnaryMultiCallable[_compaction_service_pb2.CompactTranscriptRequest, _compaction_service_pb2.CompactTranscriptResponse]
     """Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
     projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
@@ -111,15 +110,14 @@ class CompactionServiceAsyncStub(CompactionServiceStub):
     `request_id`. A failure is an error of the RPC and leaves the transcript as it was.
     """
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.SaveCheckpointRequest, _compaction_service_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
-    """Saves a checkpoint and folds, or trims old tool calls (K1, K2). Idempotent by `request_id`. Until it is built,
-    answers UNIMPLEMENTED with the reason `NOT_YET`.
+    """Saves a checkpoint and folds, or trims old tool calls (K1, K2), in one transaction. Idempotent by `request_id`. Where
+    nothing folds the checkpoint alone is saved, and `skip` says so; a fold that fails is an error of the RPC, saves none
+    and leaves the transcript as it was. Only with `checkpoints.enabled`, and of sessions whose transcript is kept here.
     """
     ListCheckpoints: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.ListCheckpointsRequest, _compaction_service_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
-    """Lists checkpoints, newest first. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason
-    `NOT_YET`.
-    """
+    """Lists checkpoints, newest first, whatever `checkpoints.enabled` says by now. Changes nothing."""
     GetCheckpoint: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.GetCheckpointRequest, _compaction_service_pb2.GetCheckpointResponse]  # type: ignore[assignment]
-    """Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
+    """Returns one checkpoint. Changes nothing."""
     CompactTranscript: _aio.UnaryUnaryMultiCallable[_compaction_service_pb2.CompactTranscriptRequest, _compaction_service_pb2.CompactTranscriptResponse]  # type: ignore[assignment]
     """Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
     projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
@@ -210,8 +208,9 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.SaveCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.SaveCheckpointResponse, _abc.Awaitable[_compaction_service_pb2.SaveCheckpointResponse]]:
-        """Saves a checkpoint and folds, or trims old tool calls (K1, K2). Idempotent by `request_id`. Until it is built,
-        answers UNIMPLEMENTED with the reason `NOT_YET`.
+        """Saves a checkpoint and folds, or trims old tool calls (K1, K2), in one transaction. Idempotent by `request_id`. Where
+        nothing folds the checkpoint alone is saved, and `skip` says so; a fold that fails is an error of the RPC, saves none
+        and leaves the transcript as it was. Only with `checkpoints.enabled`, and of sessions whose transcript is kept here.
         """
 
     @_abc_1.abstractmethod
@@ -220,9 +219,7 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.ListCheckpointsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.ListCheckpointsResponse, _abc.Awaitable[_compaction_service_pb2.ListCheckpointsResponse]]:
-        """Lists checkpoints, newest first. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason
-        `NOT_YET`.
-        """
+        """Lists checkpoints, newest first, whatever `checkpoints.enabled` says by now. Changes nothing."""
 
     @_abc_1.abstractmethod
     def GetCheckpoint(
@@ -230,7 +227,7 @@ class CompactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compaction_service_pb2.GetCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compaction_service_pb2.GetCheckpointResponse, _abc.Awaitable[_compaction_service_pb2.GetCheckpointResponse]]:
-        """Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`."""
+        """Returns one checkpoint. Changes nothing."""
 
     @_abc_1.abstractmethod
     def CompactTranscript(

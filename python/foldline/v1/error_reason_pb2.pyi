@@ -246,7 +246,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
     Code: UNIMPLEMENTED. Metadata: `method`, of a knob its name, and what it `will` do. Example: `{method:
-    "GetCheckpoint", will: "read one checkpoint"}`.
+    "policy.events.retention", will: "remove events after a time"}`.
     """
     ERROR_REASON_STORE_CORRUPT: _ErrorReason.ValueType  # 41
     """Stored data does not hold together; `VerifySession` lists what.
@@ -491,7 +491,7 @@ ERROR_REASON_NOT_YET: ErrorReason.ValueType  # 40
 """The RPC, or what the request asks of it, is part of the contract and not built yet.
 
 Code: UNIMPLEMENTED. Metadata: `method`, of a knob its name, and what it `will` do. Example: `{method:
-"GetCheckpoint", will: "read one checkpoint"}`.
+"policy.events.retention", will: "remove events after a time"}`.
 """
 ERROR_REASON_STORE_CORRUPT: ErrorReason.ValueType  # 41
 """Stored data does not hold together; `VerifySession` lists what.

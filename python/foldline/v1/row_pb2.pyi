@@ -403,8 +403,8 @@ class AssistantRow(_message.Message):
     stop_reason: Global___StopReason.ValueType
     """Why the answer ended. Unspecified: not known."""
     derived_from: _builtins.int
-    """Offset of the row this one was derived from by a checkpoint's trim (K2), which keeps the call identity. 0:
-    none. Ignored on input.
+    """Offset of the row that this one is what trims left of (K2): results of its calls name that one. 0: none. Ignored
+    on input.
     """
     @_builtins.property
     def content(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentBlock]:
@@ -455,7 +455,8 @@ class ToolResultRow(_message.Message):
     """
     usage_mark: _builtins.str
     """Exact input tokens of the request that made the call, in decimal digits, or `unavailable`, never an estimate
-    (K4). Empty while checkpoints are off; fixed at append; ignored on input. At most 64 bytes.
+    (K4). Renders behind the text as `[input tokens: 5120, one request behind]`, or `[input tokens: unavailable]`. Empty
+    while checkpoints are off; fixed at append; ignored on input. At most 64 bytes.
     """
     call_offset: _builtins.int
     """Offset of the assistant row that made the call (R3). 0: none. Set by the sidecar; ignored on input."""

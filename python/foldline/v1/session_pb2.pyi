@@ -91,6 +91,8 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     """An earlier revision was restored."""
     REVISION_KIND_FORK: _RevisionKind.ValueType  # 6
     """The session was forked from another."""
+    REVISION_KIND_TRIM: _RevisionKind.ValueType  # 7
+    """A checkpoint trimmed tool calls (K2)."""
 
 class RevisionKind(_RevisionKind, metaclass=_RevisionKindEnumTypeWrapper):
     """What made a revision (1)."""
@@ -109,6 +111,8 @@ REVISION_KIND_RESTORE: RevisionKind.ValueType  # 5
 """An earlier revision was restored."""
 REVISION_KIND_FORK: RevisionKind.ValueType  # 6
 """The session was forked from another."""
+REVISION_KIND_TRIM: RevisionKind.ValueType  # 7
+"""A checkpoint trimmed tool calls (K2)."""
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 class _UsageSource:
@@ -447,6 +451,7 @@ class Revision(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     ROWS_ACTIVE_FIELD_NUMBER: _builtins.int
     FOLD_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Number of the revision."""
     parent_revision: _builtins.int
@@ -457,6 +462,8 @@ class Revision(_message.Message):
     """Head of the digest chain, lower-case hexadecimal. At most 128 bytes."""
     rows_active: _builtins.int
     """Rows active at it."""
+    checkpoint_id: _builtins.str
+    """Checkpoint whose trim made it (K2). Empty: no trim made it."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -475,10 +482,11 @@ class Revision(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         rows_active: _builtins.int = ...,
         fold: _compaction_pb2.CompactionRecord | None = ...,
+        checkpoint_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "fold", b"fold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "digest", b"digest", "fold", b"fold", "kind", b"kind", "parent_revision", b"parent_revision", "revision", b"revision", "rows_active", b"rows_active"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "create_time", b"create_time", "digest", b"digest", "fold", b"fold", "kind", b"kind", "parent_revision", b"parent_revision", "revision", b"revision", "rows_active", b"rows_active"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,7 @@ _TABLES = {
     "event": "id",
     "open_fold": "session_key, fold_id",
     "curator_lease": "task_id",
+    "checkpoint": "id",
     **projections.TABLES,
 }
 """What belongs to a session alone, and the key of each table."""

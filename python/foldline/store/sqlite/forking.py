@@ -12,7 +12,7 @@ from foldline.domain.memory import MemoryEntry
 from foldline.domain.ports import Archive, Fork, Rewrite
 from foldline.domain.session import ClosedRun, Session
 from foldline.store.codec import decode
-from foldline.store.sqlite import memory, projections, writes
+from foldline.store.sqlite import checkpoints, memory, projections, writes
 
 
 def write_fork(db: sqlite3.Connection, fork: Fork, now: float) -> Session:
@@ -58,6 +58,7 @@ def write_fork(db: sqlite3.Connection, fork: Fork, now: float) -> Session:
         "INSERT INTO tools SELECT ?, digest, tokens, bytes FROM tools WHERE session_key = ?",
         (key, source),
     )
+    checkpoints.share(db, source, key, revision)
     projections.share(db, source, key, through)
     memory.share(db, source, key, revision)
     memory.show_only(db, key, fork.visible)
@@ -84,7 +85,7 @@ def by_fold(archive: Archive) -> list[tuple[int, list[tuple[MemoryEntry, bool]]]
     offsets = sorted({entry.offset for entry, _ in archive.entries})
     first: dict[int, int] = {}
     for rewrite in archive.rewrites:
-        for low, high in rewrite.record.discarded if rewrite.record else ():
+        for low, high in rewrite.discarded:
             for offset in offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]:
                 first.setdefault(offset, rewrite.revision)
     found: dict[int, list[tuple[MemoryEntry, bool]]] = {}

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
+from foldline.domain.checkpoints import Checkpoint, TrimRecord
 from foldline.domain.curators import Lease
 from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
@@ -21,7 +22,7 @@ from foldline.domain.rows import ModelRef
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import decode, decode_event, decode_ranges, decode_session
 from foldline.store.listing import listed
-from foldline.store.sqlite import leases, memory, native, projections
+from foldline.store.sqlite import checkpoints, leases, memory, native, projections
 from foldline.store.sqlite.writes import REPEAT_SECONDS
 
 _ROW = (
@@ -276,7 +277,19 @@ class SqliteReads:
                 ),
                 entries=tuple(memory.all_entries(db, key)),
                 host_rows=tuple(projections.host_rows(db, key, None)),
+                checkpoints=tuple(c for _, c in reversed(checkpoints.newest(db, key, None, -1))),
             )
+
+    # Checkpoints
+
+    def checkpoints(self, key: int, before: int | None, limit: int) -> list[tuple[int, Checkpoint]]:
+        """(number, checkpoint), newest first, of numbers below ``before``, from the newest on without one (K3)."""
+        with self._reading() as db:
+            return checkpoints.newest(db, key, before, limit)
+
+    def find_checkpoint(self, key: int, checkpoint_id: str) -> Checkpoint | None:
+        with self._reading() as db:
+            return checkpoints.find(db, key, checkpoint_id)
 
     # Transcripts that hosts keep
 
@@ -438,5 +451,6 @@ def _rewrite(row: tuple[int, str, int, bytes, str, float, bytes | None, str]) ->
     revision, kind, parent, active, digest, time, record, note = row
     return Rewrite(
         revision, RevisionKind(kind), parent, decode_ranges(active), digest, time,
-        decode(record, CompactionRecord) if record else None, note,
+        decode(record, CompactionRecord) if record and kind != RevisionKind.TRIM else None, note,
+        decode(record, TrimRecord) if record and kind == RevisionKind.TRIM else None,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from foldline.domain.session import Session
 from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
-from foldline.store.sqlite import deletion, forking, leases, memory, native, projections, segments, writes
+from foldline.store.sqlite import checkpoints, deletion, forking, leases, memory, native, projections, segments, writes
 from foldline.store.sqlite.checkpoint import Checkpointer, empty_log, prepare_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
@@ -142,6 +142,7 @@ class SqliteStore(SqliteReads):
             writes.put_calls(db, key, archive.calls)
             writes.put_closed_runs(db, key, archive.closed_runs)
             writes.import_events(db, key, archive.events)
+            checkpoints.insert(db, key, archive.checkpoints)
             projections.import_session(db, key, archive)
             for revision, entries, index in published:
                 memory.insert_entries(db, key, entries, index, revision)

@@ -16,7 +16,7 @@ from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRequest, Sto
 from foldline.domain.session import ClosedRun, Prepared, Session
 from foldline.store.codec import decode_session, encode
 from foldline.store.lexical import Segment
-from foldline.store.sqlite import memory, projections
+from foldline.store.sqlite import checkpoints, memory, projections
 
 REPEAT_SECONDS = 24 * 3600.0
 """How long a request id is remembered (W2)."""
@@ -114,6 +114,8 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
         memory.show_only(db, key, batch.visible)
     if rewrite:
         insert_rewrites(db, key, (rewrite,))
+    if batch.checkpoint:
+        checkpoints.insert(db, key, (batch.checkpoint,))
     return insert_events(db, key, events, last_event - len(events) + 1)
 
 
@@ -184,7 +186,7 @@ def insert_rewrites(db: sqlite3.Connection, key: int, rewrites: Iterable[Rewrite
         [
             (
                 key, r.revision, r.kind.value, r.parent_revision, r.digest, r.time, r.note, encode(r.active),
-                r.record and encode(r.record),
+                encode(r.record or r.trim) if r.record or r.trim else None,
             )
             for r in rewrites
         ],
