@@ -414,7 +414,7 @@ def _providers(values: Mapping[str, Any]) -> dict[str, Provider]:
     """Providers by name.
 
     Raises:
-        ConfigError: one without a type, or with two sources of its key.
+        ConfigError: one without a type, with two sources of its key, or with a setting of another API.
     """
     tables: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
@@ -423,6 +423,8 @@ def _providers(values: Mapping[str, Any]) -> dict[str, Provider]:
     for name, table in tables.items():
         if "type" not in table:
             raise ConfigError(f"providers.{name} has no type, allowed is {_kind(_PROVIDER['type'].type)}")
+        if "compaction" in table and table["type"] != "anthropic":
+            raise ConfigError(f"providers.{name}.compaction is of Anthropic's API, type is {table['type']}")
         if table.get("api_key_env") and table.get("api_key_file"):
             raise ConfigError(f"providers.{name} names a key by api_key_env and by api_key_file: one of them")
     return {name: Provider(**table) for name, table in tables.items()}

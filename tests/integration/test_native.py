@@ -37,7 +37,7 @@ from tests.support.native import (
     world_of,
 )
 from tests.support.providers import Does, FakeProvider
-from tests.support.requests import assistant, calls, result, user
+from tests.support.requests import assistant, calls, raw, result, user
 from tests.support.server import refused, running_server
 
 Prepared = compaction_service_pb2.PrepareRequestResponse
@@ -415,6 +415,32 @@ def test_n4_rendering_for_another_leaves_the_item_out_and_says_so(world: World) 
         assert any(w.code == warning_pb2.WARNING_CODE_FORMAT_LOSS for w in answer.warnings)
         assert b"encrypted_content" not in answer.rendered_json
     assert host.kinds()[0] == "provider_compaction", "rendering changes nothing"
+
+
+def test_n4_an_item_that_an_edit_put_rows_before_is_summarized_again(world: World) -> None:
+    """What stands before an item would be lost to the model, or the request refused."""
+    host = NativeHost(world.client, "claude")
+    host.append({"role": "system", "content": "You are careful."})
+    host.filled()
+    host.fold()
+    edit = session_service_pb2.EditRowsRequest(session_id=host.id, first_offset=1, last_offset=1)
+    edit.replacement.CopyFrom(raw(user("Mind the gap.")))
+    world.client.session.EditRows(edit)
+    assert host.kinds()[:2] == ["user", "provider_compaction"]
+    prepared = host.ask("r1", user("go on"))
+    assert source_of(prepared.fold) == "PROVIDER"
+    assert "provider_compaction" not in host.kinds()
+    assert host.sound()
+
+
+def test_x1_only_folds_and_restores_move_an_item_and_none_is_pinned(world: World) -> None:
+    host = NativeHost(world.client).ready()
+    host.fold()
+    item = host.offsets()[0]
+    edit = session_service_pb2.EditRowsRequest(session_id=host.id, first_offset=item, last_offset=item)
+    assert refused(world.client.session.EditRows, edit).reason == "SUMMARY_ROW_REFUSED"
+    pin = session_service_pb2.PinRowsRequest(session_id=host.id, offsets=[item], pinned=True)
+    assert refused(world.client.session.PinRows, pin).reason == "SUMMARY_ROW_REFUSED"
 
 
 # Where the provider itself does not write

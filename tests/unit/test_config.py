@@ -253,6 +253,8 @@ class TestProviders:
             ('type = "openai"\nbase_url = "h:1"', "providers.p.base_url is 'h:1' .from file., allowed is http"),
             ('type = "openai"\nwindow = 0', "providers.p.window is 0 .from file., allowed is > 0"),
             ('type = "openai"\napi_key_env = "K"\napi_key_file = "k"', "by api_key_env and by api_key_file: one"),
+            ('type = "openai"\ncompaction = "compact-2026-09-04"', "compaction is of Anthropic's API, type is openai"),
+            ('type = "anthropic"\ncompaction = "compact-2027"', "compaction"),
         ],
     )
     def test_a_wrong_one_is_refused(self, tmp_path: Path, text: str, message: str) -> None:

@@ -17,6 +17,7 @@ from foldline.commands.fold_parts import FoldInProgress, Wire
 from foldline.domain.enums import RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import Store, StoredRow
+from foldline.domain.rows import ProviderCompactionRow
 from foldline.domain.session import Session
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class LiveSession:
             list at the last try.
         host_sizes: of the rows of the last list that the host of a HOST_OWNED session sent.
         wire: how the session's requests reach their model (S3).
-        native: offset of the active native item, 0 for none: a fold takes in the one before it (F8).
+        native: offset of the active native item, 0 for none: a fold takes in the one before it (F8). ``native_item``
+            is what was read of one.
         stale: memory may differ from the store; the next caller loads the session again.
     """
 
@@ -51,6 +53,7 @@ class LiveSession:
         self.ahead_tried = (-1, 0)
         self.host_sizes: Sizes | None = None
         self.wire: Wire | None = None
+        self.native_item: tuple[int, ProviderCompactionRow] | None = None
         self.stale_reason = FoldlineError(
             Reason.SESSION_NOT_FOUND, f"session {session.session_id} was deleted", session_id=session.session_id
         )

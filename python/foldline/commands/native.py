@@ -10,6 +10,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.render_transcript import render_rows
 from foldline.commands.services import Services
+from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind, Format, RowKind, SummarySource
 from foldline.domain.folding import FoldPlan, Snapshot, SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.native import (
@@ -193,20 +194,30 @@ def compact_natively(services: Services, request: FoldRequest, attempt: Attempt)
     return made
 
 
-def item_of(services: Services, live: LiveSession) -> ProviderCompactionRow | None:
-    """The active native item. Under the session's lock."""
-    stored = services.store.read_rows(live.session.key, [live.native]) if live.native else []
-    body = to_row(stored[0]).body if stored else None
-    return body if isinstance(body, ProviderCompactionRow) else None
-
-
 def is_moved(services: Services, live: LiveSession, model: ModelRef, fmt: Format | None) -> bool:
     """N4: whether the list holds an item that a request to ``model`` cannot carry. Under the session's lock."""
-    item = item_of(services, live)
-    return item is not None and not is_readable(item, model, fmt)
+    item = _item_of(services, live)
+    return item is not None and not (is_readable(item, model, fmt) and _leads(live))
 
 
 def headers_needed(services: Services, live: LiveSession, model: ModelRef, fmt: Format | None) -> Mapping[str, str]:
     """HTTP headers that a request with this list needs. Under the session's lock."""
-    item = item_of(services, live)
-    return {} if item is None or not is_readable(item, model, fmt) else headers_of([item])
+    item = _item_of(services, live)
+    return {} if item is None or is_moved(services, live, model, fmt) else headers_of([item])
+
+
+def _item_of(services: Services, live: LiveSession) -> ProviderCompactionRow | None:
+    """The active native item, but for what it holds, which may be large and is asked for at every boundary."""
+    if not live.native:
+        return None
+    if live.native_item is None or live.native_item[0] != live.native:
+        body = to_row(services.store.read_rows(live.session.key, [live.native])[0]).body
+        assert isinstance(body, ProviderCompactionRow)
+        live.native_item = live.native, replace(body, item_json="")
+    return live.native_item[1]
+
+
+def _leads(live: LiveSession) -> bool:
+    """Whether nothing but system rows stands before the item: an edit may have put other rows there."""
+    position = live.ledger.position(live.native)
+    return position is not None and all(k == RowKind.SYSTEM for k in live.ledger.slice(0, position)[1])

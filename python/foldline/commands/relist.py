@@ -25,7 +25,7 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRow
-from foldline.domain.rows import CompactionSummaryRow, Row, ToolResultRow, calls_of
+from foldline.domain.rows import CompactionSummaryRow, ProviderCompactionRow, Row, ToolResultRow, calls_of
 from foldline.domain.session import CallState, Session
 from foldline.engine import appending, cadence
 from foldline.engine.lineage import folded_offsets, lineage, visible_ranges
@@ -76,7 +76,7 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
         first, last = _span(offsets, edit.first_offset, edit.last_offset)
         stored = services.store.read_rows(session.key, offsets)
         before = [to_row(r) for r in stored]
-        if any(isinstance(r.body, CompactionSummaryRow) for r in before[first : last + 1]):
+        if any(isinstance(r.body, CompactionSummaryRow | ProviderCompactionRow) for r in before[first : last + 1]):
             raise FoldlineError(
                 Reason.SUMMARY_ROW_REFUSED,
                 f"rows {edit.first_offset} to {edit.last_offset} hold a summary: only folds and restores move those",
@@ -283,7 +283,7 @@ def pin_rows(
             )  # fmt: skip
         stored = services.store.read_rows(session.key, list(dict.fromkeys(offsets)))
         for row in stored:
-            if isinstance(to_row(row).body, CompactionSummaryRow):
+            if isinstance(to_row(row).body, CompactionSummaryRow | ProviderCompactionRow):
                 raise FoldlineError(
                     Reason.SUMMARY_ROW_REFUSED, f"row {row.offset} is a summary and cannot be pinned", offset=row.offset
                 )

@@ -12,12 +12,12 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import Format, WarningCode
 from foldline.domain.events import Warning_
 from foldline.domain.native import headers_of, is_readable
-from foldline.domain.rows import ModelRef, ProviderCompactionRow, Row
+from foldline.domain.rows import ModelRef, ProviderCompactionRow, Row, SystemRow
 from foldline.domain.session import Session
 from foldline.engine.render import archived_calls, arrange
 
 ENDS_ON_ASSISTANT = "the transcript ends on an assistant row"
-_FOREIGN = "the compaction item of another model, or of another format, is left out"
+_FOREIGN = "a compaction item that this request cannot carry is left out"
 _MESSAGES = {WarningCode.ENDS_ON_ASSISTANT: ENDS_ON_ASSISTANT}
 
 
@@ -38,12 +38,9 @@ def render_rows(
     """Lowers rows to a format; ``bounded`` replaces the text of results by offset (B2).
 
     Args:
-        model: who reads it: native items of others are left out (N4); empty: of anybody.
+        model: who reads it: native items of others, or that do not lead, are left out (N4); empty: nobody's are.
     """
-    foreign = {
-        r.offset for r in rows
-        if isinstance(r.body, ProviderCompactionRow) and model.model and not is_readable(r.body, model, fmt)
-    }  # fmt: skip
+    foreign = _foreign(rows, model, fmt) if model.model else set()
     rows = [r for r in rows if r.offset not in foreign] if foreign else rows
     folded = services.store.read_rows(session.key, archived_calls(rows))
     arrangement = arrange(
@@ -55,6 +52,17 @@ def render_rows(
     headers = headers_of(r.body for r in rows) if fmt is Format.ANTHROPIC_MESSAGES else {}
     lost = tuple(Warning_(WarningCode.FORMAT_LOSS, f"row {o}: {_FOREIGN}") for o in sorted(foreign))
     return RenderedTranscript(rendered.json, session.revision, (*codes, *rendered.warnings, *lost), headers)
+
+
+def _foreign(rows: Sequence[Row], model: ModelRef, fmt: Format) -> set[int]:
+    """Offsets of native items that a model cannot read, or that do not lead."""
+    found: set[int] = set()
+    leads = True
+    for row in rows:
+        if isinstance(row.body, ProviderCompactionRow) and not (leads and is_readable(row.body, model, fmt)):
+            found.add(row.offset)
+        leads = leads and isinstance(row.body, SystemRow | ProviderCompactionRow)
+    return found
 
 
 def render_transcript(
