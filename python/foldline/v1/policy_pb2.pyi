@@ -74,7 +74,7 @@ class _SummarySourcePolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_S
     SUMMARY_SOURCE_POLICY_EXTRACTIVE: _SummarySourcePolicy.ValueType  # 4
     """The sidecar itself, offline (S8)."""
     SUMMARY_SOURCE_POLICY_NATIVE: _SummarySourcePolicy.ValueType  # 5
-    """The provider's own compaction (12)."""
+    """The provider's own compaction (12); refused without `native.enabled`."""
 
 class SummarySourcePolicy(_SummarySourcePolicy, metaclass=_SummarySourcePolicyEnumTypeWrapper):
     """Source of summaries by configuration (S2)."""
@@ -90,7 +90,7 @@ SUMMARY_SOURCE_POLICY_PROVIDER: SummarySourcePolicy.ValueType  # 3
 SUMMARY_SOURCE_POLICY_EXTRACTIVE: SummarySourcePolicy.ValueType  # 4
 """The sidecar itself, offline (S8)."""
 SUMMARY_SOURCE_POLICY_NATIVE: SummarySourcePolicy.ValueType  # 5
-"""The provider's own compaction (12)."""
+"""The provider's own compaction (12); refused without `native.enabled`."""
 Global___SummarySourcePolicy: _TypeAlias = SummarySourcePolicy  # noqa: Y015
 
 class _OnFailure:
@@ -826,7 +826,9 @@ class NativePolicy(_message.Message):
 
     ENABLED_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
-    """Whether native compaction may be used. Default false."""
+    """Whether native compaction may be used; `summary.source` `NATIVE` asks for it, and is refused without. Items that a
+    session has are sent on either way. Default false.
+    """
     def __init__(
         self,
         *,

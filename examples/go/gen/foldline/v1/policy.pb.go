@@ -102,7 +102,7 @@ const (
 	SummarySourcePolicy_SUMMARY_SOURCE_POLICY_PROVIDER SummarySourcePolicy = 3
 	// The sidecar itself, offline (S8).
 	SummarySourcePolicy_SUMMARY_SOURCE_POLICY_EXTRACTIVE SummarySourcePolicy = 4
-	// The provider's own compaction (12).
+	// The provider's own compaction (12); refused without `native.enabled`.
 	SummarySourcePolicy_SUMMARY_SOURCE_POLICY_NATIVE SummarySourcePolicy = 5
 )
 
@@ -1318,7 +1318,8 @@ func (x *CheckpointsPolicy) GetEnabled() bool {
 // Provider-native compaction.
 type NativePolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether native compaction may be used. Default false.
+	// Whether native compaction may be used; `summary.source` `NATIVE` asks for it, and is refused without. Items that a
+	// session has are sent on either way. Default false.
 	Enabled       *bool `protobuf:"varint,1,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
