@@ -241,12 +241,14 @@ class Boundaries(Host):
             f"bounded {len(response.bounded)}"
         )
         if response.HasField("fold"):
+            look.first_of_two(state, response.fold)
             require(
                 response.fold.revision_before == state.revision,
                 "V9",
                 f"{response.fold.revision_before} is not {state.revision}",
             )
             look.folded(state, response.fold, response.fold.revision_after)
+            self.wrote(state, request.override, response.fold)
             self.counts[
                 f"fold {compaction_pb2.FoldScope.Name(response.fold.scope)} "
                 f"{compaction_pb2.Trigger.Name(response.fold.trigger)}"
@@ -269,6 +271,9 @@ class Boundaries(Host):
             self.could_have_fit(scene, request, response, fresh)
             look.sendable(state, request, response)
         state.prepared, state.prepared_run = response.prepare_id, request.run_id
+
+    def wrote(self, state: State, override: policy_pb2.Policy, record: compaction_pb2.CompactionRecord) -> None:
+        """Whoever knows who may write looks at who did."""
 
     def opened(self, state: State, run_id: str, rows: Sequence[row_pb2.Row]) -> None:
         if state.open_run != run_id:

@@ -8,6 +8,7 @@ import grpc
 from foldline.v1 import (
     compaction_pb2,
     compaction_service_pb2,
+    policy_pb2,
     row_pb2,
     session_service_pb2,
 )
@@ -15,15 +16,15 @@ from foldline.v1 import (
 from tests.model import rows as made
 from tests.model.crowd import Crowd
 from tests.model.host import POLICIES, Scene, policy
-from tests.model.host_mistakes import HostMistakes
 from tests.model.kept_looks import settle as settle_list
 from tests.model.server import CATALOG
 from tests.model.state import State, require
+from tests.model.writers import Writers
 
 MOST_SCENES = 5
 
 
-class Changes(HostMistakes):
+class Changes(Writers):
     """Changes beside the loop: appends, edits, restores, folds, and what happens to the server."""
 
     def append(self, scene: Scene) -> None:
@@ -223,13 +224,21 @@ class Changes(HostMistakes):
             steps = list(self.client.compaction.CompactSession(request, timeout=60))
         except grpc.RpcError as error:
             reason = self.look.error(error, "CompactSession")
-            allowed = ("NOTHING_TO_FOLD", "SUMMARIZER_FAILED", "REWRITE_REJECTED", "CURATOR_UNAVAILABLE")
+            allowed = (
+                "NOTHING_TO_FOLD",
+                "SUMMARIZER_FAILED",
+                "REWRITE_REJECTED",
+                "CURATOR_UNAVAILABLE",
+                "CURATOR_FAILED",
+            )
             require(reason in allowed, "P7", f"{reason}: {error.details()}")
             self.counts[reason] += 1
             return
         record = steps[-1].record
+        self.look.first_of_two(state, record)
         require(steps[-1].HasField("record") and record.revision_before == state.revision, "L2", steps[-1])
         self.look.folded(state, record, record.revision_after)
+        self.wrote(state, policy_pb2.Policy(), record)
         self.counts[
             f"asked for: {compaction_pb2.FoldScope.Name(record.scope)} {compaction_pb2.Trigger.Name(record.trigger)}"
         ] += 1

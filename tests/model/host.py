@@ -23,7 +23,7 @@ from tests.model.server import CATALOG, Backend
 from tests.model.state import State, require
 from tests.model.transport import Transport
 
-THOROUGH = 0.2
+THOROUGH = 0.12
 """How often a session is replayed, rendered and read whole after a step."""
 MAX_ROWS = 260
 """Rows of a session before another takes its place: what is looked at after each step grows with them."""
@@ -55,7 +55,8 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"background": {"enabled": True, "fraction": 0.3}, "min_boundaries_between": 0},
     {"background": {"enabled": True}, "retention": {"turns": 1, "messages": 1}},
     {"background": {"enabled": True, "fraction": 0.5}, "fold_wait": "0.001s"},
-    {"summary": {"source": "SUMMARY_SOURCE_POLICY_CURATOR"}, "cooldown": "0s"},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_CURATOR", "timeout": "0.15s"}, "min_boundaries_between": 0},
+    {"summary": {"source": "SUMMARY_SOURCE_POLICY_CURATOR", "timeout": "0.15s"}, "cooldown": "0s"},
     {"fold_wait": "0s"},
     {"auto_compact_threshold": 2**63 - 1, "body_cap_bytes": 2**63 - 1, "byte_fraction": 1.0},
 )
@@ -97,6 +98,7 @@ class Host:
         self.look = Onlooker(lambda: backend.client)
         self.scenes: list[Scene] = []
         self.lists: list[Kept] = []
+        self.writers: list[Any] = []
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         self.numbers = 0
@@ -171,7 +173,7 @@ class Host:
     ) -> Any:
         """The response; None for a refusal, which changed nothing. ``expect`` names allowed reasons, None any."""
         state = scene.state if scene else None
-        before = self.look.print_of(state) if state else b""
+        before = self.look.print_of(state) if state and expect != () else b""
         try:
             name = type(request).__name__.removesuffix("Request")
             response = self.transport.send(self.client, name, method, request)

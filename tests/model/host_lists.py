@@ -24,6 +24,10 @@ from tests.model.state import State, expanded, require, sent_form
 
 MOST_ROWS = 150
 _TIMES: tuple[dict[str, Any], ...] = ({}, {}, {"memory": {"projection_ttl": "20s"}})
+MANUAL_REFUSALS = (
+    "NOTHING_TO_FOLD", "SUMMARIZER_FAILED", "REWRITE_REJECTED", "CURATOR_UNAVAILABLE", "CURATOR_FAILED",
+)  # fmt: skip
+"""What a fold that was asked for may be refused with."""
 ACTS = {
     "grow": 24, "fold": 10, "look": 3, "commit": 8, "abort": 2, "expire": 1, "bill": 4, "mistake": 3, "take_back": 1,
     "change": 2, "again": 2, "copy": 1, "update": 1,
@@ -169,8 +173,7 @@ class HostLists(Questions):
             ),
         )  # fmt: skip
         paid = self.backend.paid.calls
-        allowed = ("NOTHING_TO_FOLD", "SUMMARIZER_FAILED", "REWRITE_REJECTED", "CURATOR_UNAVAILABLE")
-        answer = self.folds(kept, request, check, allowed if manual else ())
+        answer = self.folds(kept, request, check, MANUAL_REFUSALS if manual else ())
         calls = self.backend.paid.calls - paid
         require(calls <= 1, "F3", f"{calls} paid calls at one boundary")
         if answer is None:

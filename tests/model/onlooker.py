@@ -18,7 +18,7 @@ from foldline.v1 import (
     session_service_pb2,
 )
 
-from tests.model.rendered import FORMATS, faults, pieces, texts
+from tests.model.rendered import EVERY_FORMAT, FORMATS, faults, pieces, texts
 from tests.model.state import Known, State, expanded, require, sent_form, spliced, stored_form
 from tests.support.server import Client, refusal_of
 
@@ -130,6 +130,13 @@ class Onlooker:
         state.seen_folds.add(record.fold_id)
         state.sent.clear()
         state.change(revision, listed)
+
+    def first_of_two(self, state: State, record: compaction_pb2.CompactionRecord) -> None:
+        """Takes the fold before this one, where a boundary made two (F3)."""
+        self.pending(state)
+        for first in state.unseen_folds:
+            if first.fold_id not in state.seen_folds and first.fold_id != record.fold_id:
+                self.folded(state, first, first.revision_after)
 
     def _carried_first(self, state: State, discarded: Sequence[int]) -> None:
         imported = max(
@@ -251,7 +258,7 @@ class Onlooker:
         require(verified.rows_total == verified.rows_active + verified.rows_archived, "V10", verified)
         require(verified.folds == state.folds, "V3", f"{verified.folds} folds, seen {state.folds}")
         rows = [state.archive[o].row for o in state.active]
-        for fmt in FORMATS:
+        for fmt in EVERY_FORMAT:
             if any(not r.HasField("system") for r in rows):
                 value = self.render(state, fmt)
                 found = faults(fmt, value)

@@ -7,14 +7,20 @@ from typing import Any
 
 from foldline.v1 import row_pb2
 
-from tests.validity import anthropic_faults, openai_chat_faults
+from tests.validity import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
 
 FORMATS = (row_pb2.FORMAT_OPENAI_CHAT, row_pb2.FORMAT_ANTHROPIC_MESSAGES)
+"""Those whose prefix is held from request to request."""
+EVERY_FORMAT = (*FORMATS, row_pb2.FORMAT_OPENAI_RESPONSES, row_pb2.FORMAT_GOOGLE_GENAI)
 
 
 def faults(fmt: int, value: Any) -> list[str]:
     if fmt == row_pb2.FORMAT_OPENAI_CHAT:
         return openai_chat_faults(value)
+    if fmt == row_pb2.FORMAT_OPENAI_RESPONSES:
+        return openai_responses_faults(value)
+    if fmt == row_pb2.FORMAT_GOOGLE_GENAI:
+        return google_faults(value, alternating=False, signed=False)
     # Two messages that a host sent as two are rendered as two (W4); the API joins them.
     return anthropic_faults(value, alternating=False)
 
