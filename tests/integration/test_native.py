@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from foldline.v1 import (
     session_service_pb2,
     warning_pb2,
 )
+from google.protobuf.duration_pb2 import Duration
 
 from tests.integration.hosted import HostedHost
 from tests.integration.hosted import assistant as hosted_assistant
 from tests.integration.hosted import user as hosted_user
 from tests.integration.test_extremes import exported, imported
+from tests.support.curators import Curator, Task
 from tests.support.native import (
     CLAUDE,
     LINE,
@@ -38,7 +41,7 @@ from tests.support.native import (
 )
 from tests.support.providers import Does, FakeProvider
 from tests.support.requests import assistant, calls, raw, result, user
-from tests.support.server import refused, running_server
+from tests.support.server import refused, running_server, until
 
 Prepared = compaction_service_pb2.PrepareRequestResponse
 COMPLETED = compaction_pb2.RUN_OUTCOME_COMPLETED
@@ -386,6 +389,73 @@ def test_n4_what_nobody_can_summarize_is_left_out_with_a_warning_and_tried_again
 
 def _said(text: str) -> row_pb2.UserRow:
     return row_pb2.UserRow(content=[row_pb2.ContentBlock(text=row_pb2.TextBlock(text=text))])
+
+
+def test_n4_a_request_that_cannot_wait_goes_out_without_the_item_and_the_fold_goes_on(world: World) -> None:
+    """A5: nobody is kept waiting; the next request finds the summary."""
+    host = NativeHost(world.client, fold_wait=Duration(nanos=50_000_000)).ready()
+    host.fold()
+    gate = threading.Event()
+    world.fake.otherwise = Does(gate=gate)
+    prepared = moved(host)
+    assert prepared.fold_pending
+    assert "NATIVE_ITEM_LEFT_OUT" in codes(prepared)
+    assert b"encrypted_content" not in prepared.rendered_json
+    gate.set()
+    assert until(lambda: host.kinds()[0] == "compaction_summary")
+    again = host.ask("r1", model=LOCAL, format=row_pb2.FORMAT_OPENAI_CHAT)
+    assert b"Summary of earlier work" in again.rendered_json
+    assert host.sound()
+    assert host.ended_once()
+
+
+def test_n4_rows_that_come_while_the_item_is_summarized_follow(world: World) -> None:
+    """V9."""
+    host = NativeHost(world.client, fold_wait=Duration(nanos=50_000_000)).ready()
+    host.fold()
+    gate = threading.Event()
+    world.fake.otherwise = Does(gate=gate)
+    prepared = moved(host)
+    host.record("r1", host.answer(prepared, assistant("Meanwhile."), finish=COMPLETED))
+    gate.set()
+    assert until(lambda: host.kinds()[0] == "compaction_summary")
+    assert host.active()[-1].assistant.content[0].text.text == "Meanwhile."
+    assert host.sound()
+
+
+def test_n3_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
+    with FakeProvider(Does("not_found")) as fake:
+        with running_server(tmp_path, settings(tmp_path, fake)) as client:
+            host = NativeHost(client).ready()
+            assert source_of(host.fold()) == "PROVIDER"
+        with running_server(tmp_path, settings(tmp_path, fake)) as client:
+            host.client = client
+            assert source_of(host.filled(8).fold()) == "PROVIDER"
+        assert sum(r.api == "openai_compact" for r in fake.received) == 1
+
+
+def test_s6_a_curator_is_handed_the_rows_behind_an_item(world: World) -> None:
+    host = NativeHost(world.client)
+    host.append(user("Never touch the ledger of Zürich-77."), assistant("Understood."), run_id="first")
+    host.filled().fold()
+    change = session_service_pb2.UpdateSessionRequest(session_id=host.id)
+    change.policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR
+    world.client.session.UpdateSession(change)
+    host.filled(6)
+    handed: list[row_pb2.Row] = []
+
+    def write(task: Task) -> str:
+        handed.extend(task.rows)
+        return "The parser dropped commas; the ledger of Zürich-77 is not to be touched."
+
+    curator = Curator(world.client).serving(write)
+    try:
+        assert source_of(host.fold()) == "CURATOR"
+    finally:
+        curator.close()
+    assert handed[0].user.content[0].text.text == "Never touch the ledger of Zürich-77."
+    assert not any(r.HasField("provider_compaction") for r in handed)
+    assert host.sound()
 
 
 def test_n4_it_is_summarized_again_also_while_auto_compact_is_off(world: World) -> None:
