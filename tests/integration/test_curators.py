@@ -639,6 +639,27 @@ class TestCompactors:
                 assert refusal_of(fold).reason in ("CURATOR_FAILED", "NOTHING_TO_FOLD", "REWRITE_REJECTED")
         assert untouched(host)
 
+    @pytest.mark.parametrize("opted", [False, True])
+    def test_a4_it_is_asked_ahead_of_need_only_if_it_opted_in(self, client: Client, opted: bool) -> None:
+        role = curator_pb2.CURATOR_ROLE_COMPACTOR
+        with Curator(client, role=role, background=opted) as compactor, ThreadPoolExecutor(1) as pool:
+            host = near(client, "s", summary=sourced(), background=policy_pb2.BackgroundPolicy(enabled=True))
+            crossing = pool.submit(cross, host, 0)
+            compactor.rewrite(compactor.task(), [], TEXT)
+            folded = crossing.result(20)
+        expected = compaction_pb2.TRIGGER_BACKGROUND if opted else compaction_pb2.TRIGGER_AUTOMATIC
+        assert folded.fold.trigger == expected
+        assert folded.fold.summary_source == row_pb2.SUMMARY_SOURCE_COMPACTOR
+
+    @pytest.mark.parametrize("role", ["CURATOR", "COMPACTOR"])
+    def test_b4_bounding_forces_no_fold_of_a_compactor(self, client: Client, role: str) -> None:
+        with Curator(client, role=curator_pb2.CuratorRole.Value(f"CURATOR_ROLE_{role}")):
+            host = Host(client, "s", output_reserve_tokens=100, summary=sourced())
+            prepared = host.prepare("run", user("read it"))
+            prepared = host.prepare("run", result("c", LINE * 100), previous_answer=host.answer(prepared, calls("c")))
+        assert prepared.bounded
+        assert bool(events(host, "DID_NOT_FIT_RECORDED")) == (role == "CURATOR")
+
     def test_s6_a_curator_comes_before_a_compactor(self, client: Client) -> None:
         with Curator(client, role=curator_pb2.CURATOR_ROLE_COMPACTOR) as compactor:
             with Curator(client).serving(lambda task: TEXT):
