@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model.changes import Changes
+from tests.model.upheavals import Upheavals
 
 OPS = {
     "turn": 14, "step_of_run": 40, "prepare_again": 5, "record": 12, "refuse": 3, "finish": 5, "append": 12,
@@ -13,7 +13,7 @@ OPS = {
 """How often each step is taken, by weight."""
 
 
-class Driver(Changes):
+class Driver(Upheavals):
     """Takes one step after the other until there are enough, or one breaks a rule."""
 
     steps = OPS

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from foldline.v1 import (
-    admin_service_pb2,
     compaction_pb2,
     compaction_service_pb2,
-    estimate_service_pb2,
     event_service_pb2,
     row_pb2,
     session_service_pb2,
@@ -17,12 +15,12 @@ from foldline.v1 import (
 
 from tests.model import rows as made
 from tests.model.host import POLICIES, Repeat, Scene, policy
-from tests.model.recall import Recall
 from tests.model.server import CATALOG
-from tests.model.state import require
+from tests.model.state import State, expanded, require
+from tests.model.stateless import Stateless
 
 
-class Questions(Recall):
+class Questions(Stateless):
     """Calls that change nothing: questions, refusals, repeats, and an export with its import."""
 
     def stale(self, scene: Scene) -> None:
@@ -104,7 +102,9 @@ class Questions(Recall):
             self.call(scene, stubs.compaction.CheckPressure, request, expect=("FIELD_VALIDATION",))
         elif draw == 1:
             request = compaction_service_pb2.PlanCompactionRequest(session_id=state.id, shape=shape, override=over)
-            self.call(scene, stubs.compaction.PlanCompaction, request, expect=("FIELD_VALIDATION",))
+            planned = self.call(scene, stubs.compaction.PlanCompaction, request, expect=("FIELD_VALIDATION",))
+            if planned is not None:
+                self.plan_is_right(state, planned.plan)
         elif draw == 2:
             self.search(scene)
         elif draw == 3:
@@ -135,42 +135,15 @@ class Questions(Recall):
             )
         require(self.look.print_of(state) == before, "R1", "a question changed the session")
 
-    def stateless(self) -> None:
-        """BoundResults, CountTokens, ClassifyError, NormalizeUsage and the admin's questions: total over what comes."""
-        rng, stubs = self.rng, self.client
-        model = self.model(rng.choice(list(CATALOG)))
-        texts = [made.words(rng, rng.choice((0, 3, 60, 400))) for _ in range(rng.randrange(1, 5))]
-        limit = rng.choice((0, 300, 2_000, 10**6))
-        asked = compaction_service_pb2.BoundResultsRequest(model=model, limit_bytes=limit)
-        for number, text in enumerate(texts):
-            asked.results.add(call_id=f"c{number}", text=text)
-        if rng.random() < 0.5:
-            asked.limit_tokens = limit // 4
-        bounded = self.call(None, stubs.compaction.BoundResults, asked)
-        kept = {b.call_id: b.text for b in bounded.bounded}
-        sent = sum(len(kept.get(f"c{n}", text).encode()) for n, text in enumerate(texts))
-        require(bounded.too_large or sent <= limit, "B1", f"{sent} bytes of {limit}: {bounded}")
-        count = estimate_service_pb2.CountTokensRequest(model=model, text=texts[0] or "x")
-        counted = self.call(None, stubs.estimate.CountTokens, count)
-        require(counted.tokens > 0, "4.5", counted)
-        body = rng.choice((b"", b"{", b'{"error":{"code":"context_length_exceeded"}}', texts[0].encode()))
-        refusal = estimate_service_pb2.ClassifyErrorRequest(http_status=rng.choice((0, 400, 413, 429)), raw_body=body)
-        self.call(None, stubs.estimate.ClassifyError, refusal)
-        usage = rng.choice((b"{}", b'{"prompt_tokens":5}', b'{"input_tokens":-1}', b'{"input_tokens":"7"}'))
-        self.call(
-            None, stubs.estimate.NormalizeUsage,
-            estimate_service_pb2.NormalizeUsageRequest(model=model, usage_json=usage),
-        )  # fmt: skip
-        self.call(None, stubs.admin.GetServerInfo, admin_service_pb2.GetServerInfoRequest())
-        self.call(None, stubs.admin.GetEffectiveConfig, admin_service_pb2.GetEffectiveConfigRequest())
-        self.call(None, stubs.admin.ListModels, admin_service_pb2.ListModelsRequest(page_size=rng.choice((0, 2))))
-        names = {
-            s.session_id
-            for s in self.call(
-                None, stubs.session.ListSessions, session_service_pb2.ListSessionsRequest(page_size=500)
-            ).sessions
-        }
-        require(names >= {s.state.id for s in self.scenes}, "W6", f"{names} lacks one of ours")
+    @staticmethod
+    def plan_is_right(state: State, plan: compaction_pb2.CompactionPlan) -> None:
+        """V1, V2, V5: a plan takes and keeps what a fold may."""
+        gone, stay = expanded(plan.discarded), expanded(plan.retained)
+        if not gone:
+            return
+        require(sorted([*gone, *stay]) == sorted(state.active), "V1", f"{plan} of {state.active}")
+        held = {o for o in gone if o in state.pinned or o in state.asked or state.current_system(o)}
+        require(not held, "V5", f"a plan takes {held}")
 
     def watch(self, scene: Scene) -> None:
         """§13: a watch from any number on gives what the list gives, without gap or repeat."""
