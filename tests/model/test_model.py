@@ -1,4 +1,4 @@
-"""Random hosts against the model (R1-R6, V1-V10, L1-L5, C7, W1-W3, F6, §13); a failure prints its seed and steps."""
+"""Random hosts against the model (R1-R6, V1-V10, L1-L5, C4, C5, C7, W1-W4, F6, M2, M4-M7, K5, H1-H3, S6, §13); a failure prints its seed and steps."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def drive(folder: Path, seed: int, operations: int, *, separate: bool, seconds: 
 
 
 def test_what_must_hold_holds_after_every_step(tmp_path: Path) -> None:
-    driver = drive(tmp_path, NEW, 400, separate=False, seconds=22)
+    driver = drive(tmp_path, NEW, 350, separate=False, seconds=18)
     assert driver.counts["ACTION_SEND_FOLDED"], "no step folded: the run shows nothing"
 
 
 def test_what_must_hold_holds_across_kills(tmp_path: Path) -> None:
-    drive(tmp_path, NEW + 1, 80, separate=True, seconds=12)
+    drive(tmp_path, NEW + 1, 60, separate=True, seconds=8)
 
 
 @pytest.mark.slow
