@@ -1,4 +1,7 @@
-"""Random hosts against the model (R1-R6, V1-V10, L1-L5, C4, C5, C7, W1-W4, F6, M2, M4-M7, K5, H1-H3, S6, §13); a failure prints its seed and steps."""
+"""Random hosts against the model; a failure prints its seed and its last steps.
+
+R1-R6, V1-V10, L1-L5, C4, C5, C7, W1-W4, F5, F6, M2, M4-M7, K5, H1-H3, S6, §13.
+"""
 
 from __future__ import annotations
 
