@@ -125,9 +125,12 @@ def test_k5_tools_are_handed_out_in_the_shape_of_each_api(host: Host, fmt: str) 
     assert SHAPES[fmt](json.loads(found.tools_json)) == told
 
 
-def test_k5_there_are_no_checkpoint_tools_unless_enabled(host: Host) -> None:
+@pytest.mark.parametrize("tool", ["checkpoint_and_compact", "checkpoint_and_trim"])
+def test_k5_there_are_no_checkpoint_tools_unless_enabled(host: Host, tool: str) -> None:
     assert not any("checkpoint" in t.name for t in listed(host, "OPENAI_CHAT").tools)
-    assert "no tool checkpoint_and_compact" in mistake(host, "checkpoint_and_compact", {"description": "x"})
+    refusal = refused(call, host, tool, {"description": "x"})
+    assert (refusal.code, refusal.reason) == ("FAILED_PRECONDITION", "CHECKPOINTS_DISABLED")
+    assert refusal.metadata["session_id"] == host.id
 
 
 def test_m7_dropping_memory_is_no_tool_of_an_agent(host: Host) -> None:

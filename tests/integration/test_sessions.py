@@ -86,9 +86,6 @@ def test_a_knob_whose_effect_is_not_there_yet_is_refused(client: Client, name: s
     refusal = refused(client.session.CreateSession, request)
     assert (refusal.code, refusal.reason) == ("UNIMPLEMENTED", "NOT_YET")
     assert refusal.metadata["method"] == "policy.archive.retention"
-    harmless = create(name)
-    harmless.policy.checkpoints.enabled = False
-    client.session.CreateSession(harmless)
 
 
 def test_w3_a_stale_revision_is_aborted_with_both_numbers(client: Client, name: str) -> None:

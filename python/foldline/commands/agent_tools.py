@@ -1,4 +1,5 @@
-"""ListAgentTools and CallAgentTool: the tools by which an agent reaches what was folded or shortened (K5).
+"""ListAgentTools and CallAgentTool: the tools by which an agent reaches what was folded or shortened, and by which it
+saves checkpoints where its policy has them (K5).
 
 What the model did wrong is an answer that it can read and mend; what is no fault of its own is an error of the RPC.
 Answers keep to ``memory.max_answer_tokens``.
@@ -12,12 +13,14 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
+from foldline.commands import usage_marks
+from foldline.commands.checkpoints import SaveCheckpoint, Saved, disabled, save_answering
 from foldline.commands.draft import Draft
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.list_rows import read_row
 from foldline.commands.search_memory import HITS, search_memory
 from foldline.commands.services import Caller, Services
-from foldline.domain.enums import EntryRole, Format
+from foldline.domain.enums import CheckpointKind, EntryRole, Format, Ownership
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
 from foldline.domain.rows import RowBody, ToolResultRow, kind_of
@@ -31,7 +34,9 @@ HEAD_TOKENS = 64
 MIN_TEXT_TOKENS = 16
 TOKEN_BYTES = 16
 """So much of a text is looked at for each token of a budget; hardly a token stands for more."""
-_AGENTS_OWN = (Reason.FIELD_VALIDATION, Reason.MEMORY_LIMIT_EXCEEDED, Reason.EMPTY_QUERY)
+_AGENTS_OWN = (
+    Reason.FIELD_VALIDATION, Reason.MEMORY_LIMIT_EXCEEDED, Reason.EMPTY_QUERY, Reason.TRIM_COUNT_TOO_LARGE,
+)  # fmt: skip
 """Refusals that the model can mend by calling otherwise."""
 
 _SHOWN_ID = 48
@@ -39,6 +44,7 @@ _UNIQUE_ID = re.compile(r"(.+)_(\d{1,18})(?:_\d+)?")
 """How a request names a call whose id repeats: with the offset of its row (R5)."""
 
 _LARGEST = (1 << 63) - 1
+DESCRIPTION_BYTES = 16 * 1024
 
 Role = Literal["user", "assistant", "tool"]
 
@@ -55,6 +61,15 @@ class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)] | None = None
     call_id: str | None = None
     start: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None = None
+
+
+class CompactArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    description: Annotated[str, msgspec.Meta(min_length=1, max_length=DESCRIPTION_BYTES)]
+
+
+class TrimArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    count: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+    description: Annotated[str, msgspec.Meta(min_length=1, max_length=DESCRIPTION_BYTES)]
 
 
 SEARCH = AgentTool(
@@ -99,6 +114,36 @@ READ = AgentTool(
         "additionalProperties": False,
     },
 )
+COMPACT = AgentTool(
+    "checkpoint_and_compact",
+    "Saves a checkpoint and has the earlier part of this conversation summarized, so that there is room again. Use it "
+    "when a part of the work is done and much of what is in view will not be needed word for word. What was summarized "
+    "stays searchable.",
+    {
+        "type": "object",
+        "properties": {
+            "description": {"type": "string", "description": "What was done so far, for the record. At most 16 KiB."},
+        },
+        "required": ["description"],
+        "additionalProperties": False,
+    },
+)
+TRIM = AgentTool(
+    "checkpoint_and_trim",
+    "Saves a checkpoint and removes the oldest completed tool calls with their results from view; what was said stays. "
+    "Use it when results that you have dealt with take up room. Say in the description what they did and found, since "
+    "that is what remains in view of them; they stay searchable. The latest calls are never removed.",
+    {
+        "type": "object",
+        "properties": {
+            "count": {"type": "integer", "description": "How many of the oldest completed tool calls to remove."},
+            "description": {"type": "string", "description": "What these calls did and found. At most 16 KiB."},
+        },
+        "required": ["count", "description"],
+        "additionalProperties": False,
+    },
+)
+_CHECKPOINTS = (COMPACT, TRIM)
 
 
 def agent_tools(
@@ -109,9 +154,15 @@ def agent_tools(
     Raises:
         FoldlineError: SESSION_NOT_FOUND.
     """
-    with services.sessions.use(caller.tenant, session_id):
-        tools = (SEARCH, READ)
+    with services.sessions.use(caller.tenant, session_id) as live:
+        tools = _offered(services, live.session)
     return tools, services.formats.tools_json(fmt, tools)
+
+
+def _offered(services: Services, session: Session) -> tuple[AgentTool, ...]:
+    """Checkpoints only where they are on, and the list to fold or trim is kept here (§11, H1)."""
+    saves = usage_marks.enabled(services, session) and session.ownership is Ownership.SIDECAR_OWNED
+    return (SEARCH, READ, *(_CHECKPOINTS if saves else ()))
 
 
 def call_agent_tool(
@@ -120,7 +171,8 @@ def call_agent_tool(
     """Runs a tool.
 
     Raises:
-        FoldlineError: SESSION_NOT_FOUND, REQUEST_ID_REUSED, and what the store refuses.
+        FoldlineError: SESSION_NOT_FOUND, REQUEST_ID_REUSED, CHECKPOINTS_DISABLED for a checkpoint tool where they are
+            off, and what the store refuses or a fold fails of.
     """
     with services.sessions.use(caller.tenant, session_id) as live:
         with live.locked():
@@ -128,7 +180,7 @@ def call_agent_tool(
         found = repeated(services, caller, session.key, request_id)
         if found is not None:
             return answer_of(found, ToolAnswer)
-        answer = _Call(services, caller, session).run(name, arguments_json)
+        answer = _Call(services, caller, session, request_id).run(name, arguments_json)
         if not request_id:
             return answer
         with live.locked():
@@ -142,26 +194,47 @@ def call_agent_tool(
 class _Call:
     """One call of a tool by an agent of a session."""
 
-    def __init__(self, services: Services, caller: Caller, session: Session) -> None:
-        self.services, self.caller, self.session = services, caller, session
+    def __init__(self, services: Services, caller: Caller, session: Session, request_id: str) -> None:
+        self.services, self.caller, self.session, self.request_id = services, caller, session, request_id
         budget = services.policy(session).policy.memory.max_answer_tokens
         self.budget = max(MIN_TEXT_TOKENS, budget - HEAD_TOKENS)
 
     def run(self, name: str, arguments_json: str) -> ToolAnswer:
-        tools: dict[str, Callable[[], str]] = {
+        offered = _offered(self.services, self.session)
+        if name in (t.name for t in _CHECKPOINTS) and not usage_marks.enabled(self.services, self.session):
+            raise disabled(self.session)
+        tools: dict[str, Callable[[], ToolAnswer]] = {
             SEARCH.name: lambda: self._search(_arguments(arguments_json, SearchArguments)),
             READ.name: lambda: self._read(_arguments(arguments_json, ReadArguments)),
+            COMPACT.name: lambda: self._compact(_arguments(arguments_json, CompactArguments)),
+            TRIM.name: lambda: self._trim(_arguments(arguments_json, TrimArguments)),
         }
-        if name not in tools:
-            return ToolAnswer(f"There is no tool {name}; there are {' and '.join(tools)}.", is_error=True)
+        names = [t.name for t in offered]
+        if name not in names:
+            there = f"{', '.join(names[:-1])} and {names[-1]}"
+            return ToolAnswer(f"There is no tool {name}; there are {there}.", is_error=True)
         try:
-            return ToolAnswer(tools[name]())
+            return tools[name]()
         except FoldlineError as error:
             if error.reason not in _AGENTS_OWN:
                 raise
             return ToolAnswer(f"{name} was not run: {error.message}.", is_error=True)
 
-    def _search(self, asked: SearchArguments) -> str:
+    def _compact(self, asked: CompactArguments) -> ToolAnswer:
+        return self._save(asked.description, None)
+
+    def _trim(self, asked: TrimArguments) -> ToolAnswer:
+        return self._save(asked.description, asked.count)
+
+    def _save(self, description: str, count: int | None) -> ToolAnswer:
+        """Saved with its answer in one transaction: a repeat neither folds nor trims again (W2)."""
+        size = len(description.encode())
+        if size > DESCRIPTION_BYTES:
+            raise _misused(f"the description has {size} bytes, at most {DESCRIPTION_BYTES} are kept", "description")
+        save = SaveCheckpoint(self.session.session_id, description, count, self.request_id)
+        return save_answering(self.services, self.caller, save, _told, ToolAnswer)
+
+    def _search(self, asked: SearchArguments) -> ToolAnswer:
         where = MemoryFilter(
             roles=(EntryRole(asked.role.upper()),) if asked.role else (),
             after_time=asked.after or "",
@@ -170,18 +243,18 @@ class _Call:
         query = MemoryQuery(asked.query, limit=HITS if asked.limit is None else asked.limit, filter=where)
         answer = search_memory(self.services, self.caller, self.session.session_id, query, self.budget)
         if answer.scope_dropped:
-            return "The memory of this conversation was removed; there is nothing to search."
+            return ToolAnswer("The memory of this conversation was removed; there is nothing to search.")
         if not answer.hits:
-            return "Nothing was found. What is still in view is not searched; else try other words."
+            return ToolAnswer("Nothing was found. What is still in view is not searched; else try other words.")
         text = _hit(1, answer.hits[0])
         for number, hit in enumerate(answer.hits[1:], 2):
             longer = f"{text}\n\n{_hit(number, hit)}"
             if self._count(longer) > self.budget:
                 break
             text = longer
-        return f"{text}\n\nread_result reads the whole of a row by its number."
+        return ToolAnswer(f"{text}\n\nread_result reads the whole of a row by its number.")
 
-    def _read(self, asked: ReadArguments) -> str:
+    def _read(self, asked: ReadArguments) -> ToolAnswer:
         if (asked.row is None) == (asked.call_id is None):
             raise _misused("give row or call_id, one of them", "row")
         row = self._result_of(asked.call_id) if asked.row is None else asked.row
@@ -190,11 +263,11 @@ class _Call:
         part = read_row(self.services, self.caller, self.session.session_id, row, start, through)
         about = f"#{row}, {_described(part.row.body)}"
         if not part.total:
-            return f"{about}: it holds no text."
+            return ToolAnswer(f"{about}: it holds no text.")
         text = self._within_budget(part.text)
         end = min(part.first_byte + len(text.encode()), part.total)
         rest = f"; the rest starts at {end}" if end < part.total else ""
-        return f"{about}, bytes {part.first_byte} to {end} of {part.total}{rest}:\n{text}"
+        return ToolAnswer(f"{about}, bytes {part.first_byte} to {end} of {part.total}{rest}:\n{text}")
 
     def _count(self, text: str) -> int:
         return self.services.count(text, self.session.model)
@@ -223,6 +296,17 @@ class _Call:
         if not answered:
             raise _misused(f"call {_clipped(call_id or '')} has no result yet", "call_id")
         return answered[-1]
+
+
+def _told(saved: Saved) -> ToolAnswer:
+    checkpoint = saved.checkpoint
+    if checkpoint.kind is CheckpointKind.TRIM:
+        what = f"{checkpoint.trimmed_calls} tool calls were removed from view; memory_search finds them"
+    elif saved.record is None:
+        what = "nothing was summarized: what there is has to stay in view"
+    else:
+        what = f"{saved.record.rows_summarized} earlier rows were summarized; memory_search finds them"
+    return ToolAnswer(f"Checkpoint {checkpoint.checkpoint_id} is saved; {what}.")
 
 
 def _arguments(text: str, kind: type[T]) -> T:

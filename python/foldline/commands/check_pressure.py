@@ -16,7 +16,7 @@ from foldline.commands.services import Caller, Services
 from foldline.commands.snapshots import snapshot_of
 from foldline.commands.sources import EXTERNAL, PAID, is_external, is_paid, writer_of
 from foldline.domain.changes import replace
-from foldline.domain.enums import SkipReason
+from foldline.domain.enums import SkipReason, Trigger
 from foldline.domain.folding import FoldPlan
 from foldline.domain.policy import Layer, Policy
 from foldline.domain.ports import Tools
@@ -71,9 +71,9 @@ def check_pressure(
 
 def pressure_of(
     services: Services, live: LiveSession, shape: RequestShape, override: Layer | None, *, manual: bool = False,
-    known_revision: int | None = None,
+    known_revision: int | None = None, manual_trigger: Trigger = Trigger.MANUAL,
 ) -> Pressure:  # fmt: skip
-    """Measures under the session's lock; ``manual`` trips P7."""
+    """Measures under the session's lock; ``manual`` trips P7, which stands for ``manual_trigger``."""
     draft = Draft(services, live)
     session = live.session
     info = services.model(shape.model if shape.model.model else session.model)
@@ -86,6 +86,7 @@ def pressure_of(
     decision = cadence.decide(
         report, session.cadence, policy, now=services.clock(), boundary=session.cadence.boundaries,
         paid=is_paid(services, policy), external=is_external(services, policy),
+        manual_trigger=manual_trigger,
     )  # fmt: skip
     return Pressure(session.revision, decision, policy, limits, tools)
 

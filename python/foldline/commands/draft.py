@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from foldline import _core
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
+from foldline.commands.usage_marks import as_sent, enabled, marked
 from foldline.domain.changes import replace
+from foldline.domain.checkpoints import Checkpoint
 from foldline.domain.enums import EventKind, RevisionKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason, RevisionConflict
 from foldline.domain.events import Event, Warning_
@@ -29,7 +31,11 @@ def measured(
 ) -> list[StoredRow]:
     """Encodes and measures rows, once, in one call (4.5)."""
     bodies = [encode_body(r.body) for r in rows]
-    sizes = _core.measure_rows(bodies, services.encoding(session.model))
+    sent = [
+        body if (as_said := as_sent(r.body)) is r.body else encode_body(as_said)
+        for r, body in zip(rows, bodies, strict=True)
+    ]
+    sizes = _core.measure_rows(sent, services.encoding(session.model))
     return [
         StoredRow(
             offset=row.offset, kind=kind_of(row.body), run_id=row.run_id, pinned=row.pinned, tokens=tokens, bytes=size,
@@ -53,6 +59,7 @@ class Draft:
         warnings: for the answer.
         settle, stage: what becomes of a staged projection, and one to stage (H3).
         visible: which offsets' entries memory shows from now on (M2); None leaves that as it is.
+        checkpoint: to save with it, where that changes no list (K1).
     """
 
     def __init__(self, services: Services, live: LiveSession) -> None:
@@ -70,6 +77,7 @@ class Draft:
         self.settle: Settled | None = None
         self.stage: tuple[Projection, StagedFold] | None = None
         self.visible: tuple[OffsetRange, ...] | None = None
+        self.checkpoint: Checkpoint | None = None
         self._now = services.clock()
 
     @property
@@ -88,8 +96,10 @@ class Draft:
         ids = appending.unknown_call_ids(before, rows)
         history = {call_id: self.services.store.find_calls(before.key, call_id) for call_id in ids}
         accepted = appending.accept(before, rows, run_id, history)
-        revision = before.revision + 1
-        stored = measured(self.services, before, accepted.rows, revision, accepted.places)
+        revision, taken = before.revision + 1, accepted.rows
+        if enabled(self.services, before):
+            taken = marked(before, taken)
+        stored = measured(self.services, before, taken, revision, accepted.places)
         self.session = replace(
             accepted.session,
             revision=revision,
@@ -99,7 +109,7 @@ class Draft:
                 _core.digest_rows([r.offset for r in stored], [r.body for r in stored]),
             ),
             pinned_tokens=before.pinned_tokens + sum(r.tokens for r in stored if r.pinned),
-            media_tokens=before.media_tokens + media_tokens(r.body for r in accepted.rows),
+            media_tokens=before.media_tokens + media_tokens(r.body for r in taken),
         )
         self.rows += stored
         self._calls += accepted.calls
@@ -198,6 +208,7 @@ class Draft:
             settle=self.settle,
             stage=self.stage,
             visible=self.visible,
+            checkpoint=self.checkpoint,
         )
         events = commit(self.services, self.live, batch)
         if self._factor is not None:

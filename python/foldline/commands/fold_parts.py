@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from foldline.domain.checkpoints import Checkpoint
 from foldline.domain.enums import FailureKind, Format, SkipReason, SummarySource, Trigger
 from foldline.domain.events import Warning_
 from foldline.domain.folding import (
@@ -60,6 +61,7 @@ class FoldRequest:
         model: who the request goes to; empty where none is asked for.
         at_most: seconds the caller waits before the fold goes on without it (A5); None for as long as it can.
         remember: what to write with the fold so that a repeat of its request finds the record (W2).
+        checkpoint: the checkpoint to save with it (K1).
     """
 
     decision: Decision
@@ -72,6 +74,7 @@ class FoldRequest:
     at_most: float | None = None
     progress: Callable[[Progress], None] = field(default=lambda step: None)
     remember: Callable[[CompactionRecord], StoredRequest | None] = field(default=lambda record: None)
+    checkpoint: Callable[[CompactionRecord], Checkpoint | None] = field(default=lambda record: None)
 
     @property
     def all_instructions(self) -> str:

@@ -10,7 +10,7 @@ from foldline.commands.services import Services
 from foldline.domain.enums import RowKind
 from foldline.domain.folding import FoldScope
 from foldline.domain.ports import Rewrite
-from foldline.domain.rows import Row
+from foldline.domain.rows import Row, calls_of, identity_of
 from foldline.domain.session import LedgerCall, OpenRun, Session
 from foldline.engine import ledger
 from foldline.engine.lineage import expand, lineage
@@ -31,21 +31,31 @@ def folded_calls(
         # What the calls were made for has folded too: they are history.
         return ()
     start, here = min(run.request), {r.offset for r in active}
-    records = [f.record for f in folds if f.record is not None and f.record.scope in _OF_ROUNDS]
-    gone = {o for record in records for o in expand(record.discarded) if o > start} - here
-    folded = [to_row(r) for r in services.store.read_rows(session.key, sorted(gone))]
-    made = ledger.calls_of_rounds([*folded, *active], session.calls)
-    return ledger.merge((), [call for r in folded for call in made.get(r.offset, ())])
+    in_folds = {o for f in folds if f.record and f.record.scope in _OF_ROUNDS for o in expand(f.record.discarded)}
+    trims = [f.trim for f in folds if f.trim is not None]
+    taken = {(c.offset, c.call_id) for trim in trims for c in trim.calls if not c.history and c.offset > start}
+    # Rows that gave calls to a trim, with the results of these, stand in no fold.
+    in_trims = {o for trim in trims for o in expand(trim.discarded)} if taken else set[int]()
+    gone = {o for o in in_folds | in_trims if o > start} - here
+    rows = [to_row(r) for r in services.store.read_rows(session.key, sorted(gone))]
+    outcomes = ledger.calls_of_rounds([*rows, *active], session.calls)
+    made: dict[tuple[int, str], LedgerCall] = {}
+    for row in rows:
+        for call, entry in zip(calls_of(row.body), outcomes.get(row.offset, ()), strict=True):
+            name = (identity_of(row), call.call_id)
+            if name in taken or (row.offset in in_folds and name[0] > start):
+                made[name] = entry
+    return ledger.merge((), [made[name] for name in sorted(made, key=lambda name: name[0])])
 
 
 def calls_taken_over(services: Services, live: LiveSession, run: OpenRun) -> tuple[LedgerCall, ...]:
     """The ledger that a run starts with: empty, unless it continues one whose rounds have folded (§1)."""
     session = live.session
-    if not run.continues or not session.folds:
+    if not run.continues or not session.rewrites:
         return ()
     folds = lineage(services.rewrites(session.key), session.revision)
     offsets, kinds = live.ledger.slice()[:2]
     results = [o for o, kind in zip(offsets, kinds, strict=True) if kind == RowKind.TOOL_RESULT]
-    again = {o for f in folds if f.record is not None for o in expand(f.record.discarded)}.intersection(offsets)
+    again = {o for f in folds for o in expand(f.discarded)}.intersection(offsets)
     rows = services.store.read_rows(session.key, sorted({*results, *again}))
     return folded_calls(services, session, run, folds, [to_row(r) for r in rows])

@@ -19,11 +19,11 @@ from foldline.commands.sessions import SessionView, get_session
 from foldline.domain.enums import RevisionKind, RunOutcome
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import CallUpdate, Fork, Rewrite
-from foldline.domain.rows import Row, ToolResultRow, calls_of
+from foldline.domain.rows import Row, ToolResultRow, calls_of, identity_of
 from foldline.domain.session import ClosedRun, Session
 from foldline.engine.forking import Past, forked, removed_calls, rewound
 from foldline.engine.limits import limits
-from foldline.engine.lineage import expand, folded_offsets, visible_ranges
+from foldline.engine.lineage import call_places, expand, folded_offsets, visible_ranges
 
 PAGE = 2000
 SUMMARIES = 3
@@ -127,6 +127,8 @@ def _rewound(
     factor = services.factor_of(session, session.model).value
     recorded = store.calls(session.key)
     records = [r.record for r in rewrites if r.record is not None]
+    places = call_places(rewrites, revision)
+    derived = {new for r in services.rewrites(session.key) if r.trim for new, _ in r.trim.derived}
     summaries = store.read_rows(session.key, [r.summary_offset for r in records[-SUMMARIES:]])
     past = Past(
         revision=revision,
@@ -136,11 +138,13 @@ def _rewound(
         sizes={r.offset: (r.tokens, r.bytes) for r in stored},
         rewrites=rewrites,
         folded=folded,
-        callers=callers_waiting(services, session, recorded, rows, folded),
-        answers=store.answers(session.key),
+        callers=callers_waiting(services, session, recorded, rows, folded, places),
+        # What trims left of an answer is no other answer.
+        answers=[(offset, run_id) for offset, run_id in store.answers(session.key) if offset not in derived],
         closed={r for r in _waiting_runs(rows) if store.find_run(session.key, r) is not None},
         summaries=tuple(int(r.tokens * factor) for r in summaries),
         media_tokens=media_tokens(r.body for r in rows),
+        places=places,
     )
     state, calls = rewound(
         session, past, policy=policy, threshold=limits(policy, services.model(session.model)).threshold
@@ -154,7 +158,9 @@ def _waiting_runs(rows: Sequence[Row]) -> set[str]:
     """Runs with a call that has no result among the rows."""
     results = [r.body for r in rows if isinstance(r.body, ToolResultRow)]
     answered = {(b.call_offset, b.call_id) for b in results if not b.interim}
-    return {r.run_id for r in rows for c in calls_of(r.body) if r.run_id and (r.offset, c.call_id) not in answered}
+    return {
+        r.run_id for r in rows for c in calls_of(r.body) if r.run_id and (identity_of(r), c.call_id) not in answered
+    }
 
 
 def _digest(services: Services, session: Session, revision: int, rewrite: Rewrite) -> str:

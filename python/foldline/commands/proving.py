@@ -22,7 +22,7 @@ from foldline.domain.errors import FoldlineError
 from foldline.domain.events import Event
 from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, OffsetRange, Snapshot, to_ranges
 from foldline.domain.ports import Batch, Rewrite, StoredRow
-from foldline.domain.rows import Row
+from foldline.domain.rows import Row, identity_of
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
 from foldline.engine.checks import check, over_budget
@@ -149,7 +149,7 @@ class _Commit:
         proposal = self.proposal
         session = proposal.paid(self.session, folded=True)
         return replace(
-            _folded(session, self.plan),
+            _folded(session, self.plan, {identity_of(self.rows[o]) for o in self.plan.discard}),
             update_time=record.time,
             revision=proposal.revision,
             digest=self._digest(),
@@ -182,22 +182,32 @@ class _Commit:
             record=record, source=record.summary_source, usage=record.usage,
             failure=failed.kind if failed else None, message=failed.detail if failed else "",
         )  # fmt: skip
+        # The second of two folds at one check (F3) comes after what the first has saved.
+        checkpoint = None if self.attempt.rounds_only else self.request.checkpoint(record)
+        events = (event,) if checkpoint is None else (event, replace(
+            event, kind=EventKind.CHECKPOINT_SAVED, trigger=Trigger.CHECKPOINT, record=None, source=None, usage=None,
+            failure=None, message="", checkpoint=checkpoint,
+        ))  # fmt: skip
         rewrite = Rewrite(
             state.revision, RevisionKind.FOLD, session.revision, self._active(), state.digest, record.time, record
         )
         return Batch(
             expected_revision=session.revision, session=state, rows=(self.proposal.row,), rewrite=rewrite,
-            events=(event,), publish=self.entries, request=self.request.remember(record),
+            events=events, publish=self.entries, request=self.request.remember(record), checkpoint=checkpoint,
         )  # fmt: skip
 
 
-def _folded(session: Session, planned: FoldPlan) -> Session:
-    """Calls and run after the fold: open calls of folded rows are late now (R3), the ledger is the plan's (F3)."""
+def _folded(session: Session, planned: FoldPlan, callers: set[int]) -> Session:
+    """Calls and run after the fold: open calls of folded rows are late now (R3), the ledger is the plan's (F3).
+
+    Args:
+        callers: what results of the folded rows' calls name (K2).
+    """
     gone = set(planned.discard)
     calls = tuple(
-        replace(c, folded=True) if c.offset in gone else c
+        replace(c, folded=True) if c.offset in callers else c
         for c in session.calls
-        if not (c.offset in gone and c.answered)
+        if not (c.offset in callers and c.answered)
     )
     superseded = tuple(s for s in session.superseded if s.offset not in gone)
     run = session.open_run

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from foldline.commands import usage_marks
 from foldline.commands.answer_usage import counted, decoded, of_body, of_messages
 from foldline.commands.draft import Draft
 from foldline.commands.host_owned import answers
@@ -217,6 +218,10 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
     if hosted:
         record = answers.covering(record, prepared, draft.session.cadence)
     draft.session = _counted_once(replace(draft.session, cadence=record), prepared, usage)
+    if usage_marks.enabled(services, draft.session):
+        draft.session = usage_marks.made_by(draft.session, first or 1, last, prepared.prepare_id)
+        if verdict.input_tokens and verdict.warning is not WarningCode.USAGE_AGGREGATED:
+            draft.session = usage_marks.reported(draft.session, prepared.prepare_id, verdict.input_tokens)
     if verdict.warning is not None:
         draft.warn(
             verdict.warning,

@@ -25,10 +25,10 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRow
-from foldline.domain.rows import CompactionSummaryRow, ProviderCompactionRow, Row, ToolResultRow, calls_of
+from foldline.domain.rows import CompactionSummaryRow, ProviderCompactionRow, Row, ToolResultRow, calls_of, identity_of
 from foldline.domain.session import CallState, Session
 from foldline.engine import appending, cadence
-from foldline.engine.lineage import folded_offsets, lineage, visible_ranges
+from foldline.engine.lineage import CallPlaces, call_places, folded_offsets, lineage, visible_ranges
 from foldline.engine.relisting import check_edit, open_folded, relist
 from foldline.engine.structure import analyze
 
@@ -82,7 +82,7 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
                 f"rows {edit.first_offset} to {edit.last_offset} hold a summary: only folds and restores move those",
                 first_offset=edit.first_offset, last_offset=edit.last_offset,
             )  # fmt: skip
-        removed = set(offsets[first : last + 1])
+        removed = {identity_of(r) for r in before[first : last + 1]}
         # The rows take the place of others, in their run: they neither extend the open run's request nor its rounds.
         trimmed = replace(
             session, open_run=None, calls=tuple(c for c in session.calls if c.offset not in removed or c.folded)
@@ -151,12 +151,13 @@ def _commit(
     session = live.session
     revision, offsets = session.revision + 1, tuple(r.offset for r in after)
     rewrites = services.rewrites(session.key)
-    folded = folded_offsets(rewrites, parent if kind is RevisionKind.RESTORE else session.revision)
+    at = parent if kind is RevisionKind.RESTORE else session.revision
+    folded, places = folded_offsets(rewrites, at), call_places(rewrites, at)
     sizes = {r.offset: (r.tokens, r.bytes) for r in after}
     rows = [to_row(r) for r in after]
     recorded = services.store.calls(session.key)
-    callers = callers_waiting(services, session, recorded, rows, folded)
-    relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers, recorded)
+    callers = callers_waiting(services, session, recorded, rows, folded, places)
+    relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers, recorded, places)
     active = to_ranges(offsets)
     payload = [msgspec.json.encode(active)]
     if kind is RevisionKind.EDIT:
@@ -196,10 +197,11 @@ def _commit(
 
 
 def callers_waiting(
-    services: Services, session: Session, recorded: Sequence[CallUpdate], after: Sequence[Row], folded: set[int]
-) -> dict[tuple[int, str], CallState]:
+    services: Services, session: Session, recorded: Sequence[CallUpdate], after: Sequence[Row], folded: set[int],
+    places: CallPlaces,
+) -> dict[tuple[int, str], CallState]:  # fmt: skip
     """The calls of folded rows that wait for a result once ``after`` is the list."""
-    waiting = {(c.offset, c.call_id) for c in open_folded(recorded, after, folded)}
+    waiting = {(c.offset, c.call_id) for c in open_folded(recorded, after, folded, places)}
     # What is recorded is the newest result; where a restore took that away, an older one may be folded with its call.
     waiting -= _answered(services, session, {o for o in folded if waiting and o > min(waiting)[0]})
     rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))

@@ -12,6 +12,7 @@ from foldline.commands.measuring import Exact, RequestShape
 from foldline.commands.render_transcript import RenderedTranscript, render_rows
 from foldline.commands.services import Services
 from foldline.domain.changes import replace
+from foldline.domain.checkpoints import usage_text
 from foldline.domain.enums import Format, ReadingSource, ReplyMode, RowKind, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_
@@ -264,7 +265,7 @@ def bound_results(
     long = [
         bounding.LongResult(
             bounding.text_of(b.content), bounding.whole_size(b.content), b.call_id,
-            names.get((b.call_offset or 0, b.call_id), ""), b.usage_mark,
+            names.get((b.call_offset or 0, b.call_id), ""), usage_text(b.usage_mark),
         )
         for b in bodies.values()
     ]  # fmt: skip

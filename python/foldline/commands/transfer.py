@@ -17,6 +17,7 @@ from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import SessionView, get_session
 from foldline.commands.verify_session import verify_archive
 from foldline.domain.changes import replace
+from foldline.domain.checkpoints import Checkpoint
 from foldline.domain.enums import EventKind, FailureKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
@@ -82,7 +83,11 @@ class _End(msgspec.Struct, tag="end", tag_field="line"):
     sha256: str
 
 
-_Line = _Header | _Session | _Row | _Rewrite | _Call | _Run | _Event | _Entry | _HostRow | _End
+class _Checkpoint(msgspec.Struct, tag="checkpoint", tag_field="line"):
+    checkpoint: Checkpoint
+
+
+_Line = _Header | _Session | _Row | _Rewrite | _Call | _Run | _Event | _Entry | _HostRow | _Checkpoint | _End
 
 
 def export_session(services: Services, caller: Caller, session_id: str) -> Iterator[bytes]:
@@ -129,6 +134,7 @@ def _lines(archive: Archive) -> Iterator[_Line]:
     for entry, visible in archive.entries:
         yield _Entry(entry, visible)
     yield from map(_HostRow, archive.host_rows)
+    yield from map(_Checkpoint, archive.checkpoints)
 
 
 def import_session(
@@ -236,6 +242,7 @@ def _archive(lines: Iterable[bytes]) -> Archive:
     events: list[Event] = []
     entries: list[tuple[MemoryEntry, bool]] = []
     host_rows: list[HostRow] = []
+    checkpoints: list[Checkpoint] = []
     for raw in lines:
         number += 1
         try:
@@ -265,6 +272,8 @@ def _archive(lines: Iterable[bytes]) -> Archive:
                 entries.append((line.entry, line.visible))
             case _HostRow():
                 host_rows.append(line.row)
+            case _Checkpoint():
+                checkpoints.append(line.checkpoint)
             case _End():
                 if line.lines != number - 1 or line.sha256 != digest.hexdigest():
                     raise FoldlineError(
@@ -285,5 +294,5 @@ def _archive(lines: Iterable[bytes]) -> Archive:
         )  # fmt: skip
     return Archive(
         session, tuple(rows), tuple(rewrites), tuple(calls), tuple(runs), tuple(events), tuple(entries),
-        tuple(host_rows),
+        tuple(host_rows), tuple(checkpoints),
     )  # fmt: skip

@@ -11,11 +11,14 @@ from foldline import _core
 from foldline.commands.draft import chained
 from foldline.commands.list_rows import to_row
 from foldline.commands.services import Caller, Services
+from foldline.domain.checkpoints import TrimRecord
 from foldline.domain.enums import Ownership, RevisionKind, RowKind
 from foldline.domain.folding import to_ranges
 from foldline.domain.ports import Archive, Rewrite, StoredRow
+from foldline.domain.rows import AssistantRow, ToolResultRow, identity_of
 from foldline.domain.session import Session
 from foldline.engine.lineage import expand, folded_offsets, lineage
+from foldline.engine.trimming import derive
 from foldline.engine.units import SUMMARY_KINDS
 
 PAGE = 2000
@@ -154,6 +157,7 @@ class _Replay:
             RevisionKind.FOLD: self._hosted_fold if self.hosted else self._fold,
             RevisionKind.EDIT: self._edit,
             RevisionKind.RESTORE: self._restore,
+            RevisionKind.TRIM: self._trim,
         }
         handle[rewrite.kind](rewrite, after, rows)
         if self._digest != rewrite.digest:
@@ -202,6 +206,45 @@ class _Replay:
             self.fault("V7", f"fold {revision} discarded other rows than its digest says", revision=revision)
         self._chain(RevisionKind.FOLD, self._digest_rows(summaries), digest, msgspec.json.encode(()))
 
+    def _trim(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
+        """K2: the list without the calls; a derived row is its row without them, and nothing else."""
+        record, revision = rewrite.trim, rewrite.revision
+        if record is None or [r.offset for r in rows] != [new for new, _ in record.derived]:
+            self.fault("V3", f"trim {revision} made other rows than it says", revision=revision)
+            return
+        gone, stands_for = list(expand(record.discarded)), dict(record.derived)
+        if not set(gone).issubset(self.list) or not set(stands_for.values()).issubset(gone):
+            self.fault("V1", f"trim {revision} discards rows that were not active", revision=revision)
+        left = set(self.list).difference(gone).union(stands_for.values())
+        if [stands_for.get(o, o) for o in after] != [o for o in self.list if o in left]:
+            self.fault("V2", f"trim {revision} does not keep the other rows in order", revision=revision)
+        self._trimmed_rows(record, revision)
+        digest = self._digest_rows(gone)
+        if digest.hex() != record.digest:
+            self.fault("V7", f"trim {revision} discarded other rows than its digest says", revision=revision)
+        self._chain(
+            RevisionKind.TRIM, self._digest_rows([r.offset for r in rows]), digest,
+            msgspec.json.encode(to_ranges(tuple(after))),
+        )  # fmt: skip
+
+    def _trimmed_rows(self, record: TrimRecord, revision: int) -> None:
+        made_of = {old: new for new, old in record.derived}
+        taken: dict[int, set[str]] = {}
+        for call in record.calls:
+            taken.setdefault(call.offset, set()).add(call.call_id)
+        for offset in expand(record.discarded):
+            if offset not in self.rows or made_of.get(offset, offset) not in self.rows:
+                continue  # It is reported as missing.
+            row = to_row(self.rows[offset])
+            body, ids = row.body, taken.get(identity_of(row), set())
+            if isinstance(body, ToolResultRow):
+                if body.call_id not in taken.get(body.call_offset or 0, ()):
+                    self.fault("V4", f"trim {revision} took result {offset} without its call", offset, revision)
+                continue
+            left = to_row(self.rows[made_of[offset]]).body if offset in made_of else None
+            if not isinstance(body, AssistantRow) or left != derive(body, identity_of(row), ids):
+                self.fault("V2", f"trim {revision} took more of row {offset} than its calls", offset, revision)
+
     def _edit(self, rewrite: Rewrite, after: list[int], rows: Sequence[StoredRow]) -> None:
         new = [r.offset for r in rows]
         if not set(after).issubset({*self.list, *new}):
@@ -235,8 +278,7 @@ class _Replay:
         # By what held when the row folded: the policy may have changed since.
         indexed: dict[int, bool] = {}
         for fold in reversed(lineage(self.rewrites, self.session.revision)):
-            if fold.record is not None:
-                indexed.update(dict.fromkeys(expand(fold.record.discarded), fold.record.results_indexed))
+            indexed.update(dict.fromkeys(expand(fold.discarded), fold.results_indexed))
         for offset in sorted(self.visible.difference(folded)):
             self.fault("M2", f"memory shows row {offset}, which is not folded", offset)
         for offset in sorted(folded.difference(self.visible)):

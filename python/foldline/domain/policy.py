@@ -186,7 +186,6 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 _NOT_YET: dict[str, str] = {
     "archive.retention": "remove archived rows after a time",
     "events.retention": "remove events after a time",
-    "checkpoints.enabled": "hand the agent checkpoint tools and mark results with usage",
 }
 """Knobs whose effect is not there yet and whose silence would mislead: asking for one is refused."""
 

@@ -164,6 +164,8 @@ class CallState(msgspec.Struct, frozen=True, omit_defaults=True):
         offset: the assistant row; with ``call_id`` it identifies the call.
         placeholder: text kind first sent in place of a result: empty, ``pending`` or ``not_completed``.
         closed: its run ended before a result came.
+        prepare_id, input_tokens: the request that made it, and what the provider counted of it; known where
+            checkpoints are on (K4).
     """
 
     offset: int
@@ -175,6 +177,8 @@ class CallState(msgspec.Struct, frozen=True, omit_defaults=True):
     closed: bool = False
     folded: bool = False
     answered: bool = False
+    prepare_id: str = ""
+    input_tokens: int | None = None
 
 
 class SystemKey(msgspec.Struct, frozen=True, omit_defaults=True):

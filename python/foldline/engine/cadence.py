@@ -359,6 +359,11 @@ def system_changed(cadence: Cadence) -> Cadence:
     return replace(cadence, count=None, anchor=None)
 
 
+def trimmed(cadence: Cadence) -> Cadence:
+    """Calls were trimmed (K2): a rewrite like a fold (4.3), but no fold and no attempt (C2)."""
+    return replace(cadence, count=None, anchor=None)
+
+
 def edited(cadence: Cadence) -> Cadence:
     """A host edit drops count, anchor and the did-not-fit fact (4.3, 4.4)."""
     return replace(cadence, count=None, anchor=None, did_not_fit=None)

@@ -360,7 +360,8 @@ def _run_position(snapshot: Snapshot) -> int:
     """Where the rows of an open run begin whose request is not in the list any more."""
     assert snapshot.open_run is not None
     opened = snapshot.open_run.opened_offset
-    return next((p for p, r in enumerate(snapshot.rows) if r.offset >= opened), len(snapshot.rows))
+    # What a trim left of a row is as old as the row (K2).
+    return next((p for p, r in enumerate(snapshot.rows) if (r.derived_from or r.offset) >= opened), len(snapshot.rows))
 
 
 def _last_request_row(snapshot: Snapshot) -> int | None:

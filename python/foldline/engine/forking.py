@@ -18,6 +18,7 @@ from foldline.domain.ports import CallUpdate, Rewrite
 from foldline.domain.rows import Row
 from foldline.domain.session import Cadence, CallState, Prepared, Session
 from foldline.engine.cadence import transcript_grew
+from foldline.engine.lineage import UNMOVED, CallPlaces
 from foldline.engine.relisting import Sizes, relist
 
 ASKED = (Trigger.MANUAL, Trigger.CHECKPOINT)
@@ -32,7 +33,7 @@ class Past:
         through: last offset that was given up to it.
         rows, sizes: the active rows, in list order.
         rewrites: up to it, by revision.
-        folded: offsets that are folded in its lineage.
+        folded: offsets that are folded in its lineage; ``places`` says where the calls of its trims stand.
         callers: the calls of folded rows that wait for a result, as new, by (offset, id).
         answers: (offset, run) of every assistant row of the archive, also of later ones.
         closed: runs of calls without a result that are closed by now.
@@ -51,6 +52,7 @@ class Past:
     closed: AbstractSet[str]
     summaries: tuple[int, ...]
     media_tokens: int
+    places: CallPlaces = UNMOVED
 
     @property
     def folds(self) -> list[Rewrite]:
@@ -95,8 +97,9 @@ def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> 
         threshold: T of now, where the T that a fold was judged by is no longer known (C3).
     """
     relisted = relist(
-        replace(session, open_run=None), (), past.rows, past.folded, past.sizes, past.revision, past.callers
-    )
+        replace(session, open_run=None), (), past.rows, past.folded, past.sizes, past.revision, past.callers,
+        places=past.places,
+    )  # fmt: skip
     carried = _carried(session, past)
     state = replace(
         relisted.session,
@@ -126,30 +129,32 @@ def removed_calls(
     Args:
         made: revision that made each call's row, by offset.
     """
-    active = {r.offset for r in past.rows}
+    active, places = {r.offset for r in past.rows}, past.places
     found = []
     for call in recorded:
-        if call.offset in past.folded and call.offset not in active and call.removed_by is not None:
+        folded = places.is_folded(call.offset, call.call_id, past.folded)
+        listed = places.in_rows(call.offset, call.call_id, active)
+        if folded and not listed and call.removed_by is not None:
             if (call.offset, call.call_id) not in past.callers:
                 found.append(CallUpdate(call.offset, call.call_id, call.result_offset))
             continue
-        there = call.offset > past.through or call.offset in active or call.offset in past.folded
+        there = call.offset > past.through or listed or folded
         if there or (call.removed_by is not None and call.removed_by <= past.revision):
             continue
         result = call.result_offset if (call.result_offset or 0) <= past.through else None
-        remover = _remover(call.offset, past, made[call.offset])
+        remover = _remover({call.offset, places.row_of(call.offset)}, past, made[call.offset])
         found.append(CallUpdate(call.offset, call.call_id, result, removed_by=remover))
     return tuple(found)
 
 
-def _remover(offset: int, past: Past, made: int) -> int | None:
-    """The first edit or restore since a row was there last, in the list or folded."""
+def _remover(offsets: AbstractSet[int], past: Past, made: int) -> int | None:
+    """The first edit or restore since a row, or what trims left of it, was there last, in the list or folded."""
     remover = None
     for rewrite in reversed(past.rewrites):
-        had = (*rewrite.active, *(rewrite.record.discarded if rewrite.record else ()))
-        if rewrite.revision < made or any(first <= offset <= last for first, last in had):
+        had = (*rewrite.active, *rewrite.discarded)
+        if rewrite.revision < made or any(first <= o <= last for first, last in had for o in offsets):
             break
-        remover = remover if rewrite.record else rewrite.revision
+        remover = remover if rewrite.discarded else rewrite.revision
     return remover
 
 

@@ -10,9 +10,10 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import RunOutcome
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import CallUpdate
-from foldline.domain.rows import AssistantRow, Row, SystemRow, ToolResultRow, calls_of
+from foldline.domain.rows import AssistantRow, Row, SystemRow, ToolResultRow, calls_of, identity_of
 from foldline.domain.session import CallState, ClosedRun, Session, SupersededRow, SystemKey
 from foldline.engine.appending import close_run_calls
+from foldline.engine.lineage import UNMOVED, CallPlaces
 
 Sizes = Mapping[int, tuple[int, int]]
 """(raw tokens, bytes) of rows by offset."""
@@ -28,7 +29,7 @@ class Relisted:
 
 
 def open_folded(
-    recorded: Sequence[CallUpdate], after: Sequence[Row], folded: AbstractSet[int]
+    recorded: Sequence[CallUpdate], after: Sequence[Row], folded: AbstractSet[int], places: CallPlaces = UNMOVED
 ) -> tuple[CallUpdate, ...]:
     """Calls of folded rows that have no result once ``after`` is the list: one may still come, late (R3)."""
     active = {r.offset for r in after}
@@ -36,8 +37,8 @@ def open_folded(
     return tuple(
         c
         for c in recorded
-        if c.offset in folded
-        and c.offset not in active
+        if places.is_folded(c.offset, c.call_id, folded)
+        and not places.in_rows(c.offset, c.call_id, active)
         and c.result_offset not in folded
         and (c.offset, c.call_id) not in answered
     )
@@ -52,6 +53,7 @@ def relist(
     revision: int,
     callers: Mapping[tuple[int, str], CallState],
     recorded: Sequence[CallUpdate] = (),
+    places: CallPlaces = UNMOVED,
 ) -> Relisted:
     """Derives keys, calls, run and pins from the list ``after``.
 
@@ -62,10 +64,11 @@ def relist(
         revision: the revision that the edit or restore makes; it is what removed calls name (R3).
         callers: the calls of ``open_folded``, as new, by (offset, id).
         recorded: every call that the store has; those that are neither in the list nor folded are removed by it.
+        places: where calls stand that trims moved, in the lineage of the new revision.
     """
     keys, gone = _system(after, sizes)
     calls = _calls(session, after, callers)
-    updates = (*_updates(recorded, after, folded, revision, callers), *(CallUpdate(*name) for name in callers))
+    updates = (*_updates(recorded, after, folded, revision, callers, places), *(CallUpdate(*name) for name in callers))
     pinned = sum(sizes[r.offset][0] for r in after if r.pinned)
     changed = replace(session, system_keys=keys, superseded=gone, calls=calls, pinned_tokens=pinned)
     run, active = session.open_run, {r.offset for r in after}
@@ -111,8 +114,8 @@ def _calls(
     ]
     for row in after:
         for call in calls_of(row.body):
-            name = (row.offset, call.call_id)
-            state = known.get(name) or CallState(row.offset, call.call_id, call.name, row.run_id)
+            name = (identity_of(row), call.call_id)
+            state = known.get(name) or CallState(*name, call.name, row.run_id)
             state = replace(state, folded=False, answered=name in final, interim=name in interim)
             if not state.answered or final[name] or state.interim:
                 # A late result stands beside the placeholder that was sent before it.
@@ -123,7 +126,7 @@ def _calls(
 
 def _updates(
     recorded: Sequence[CallUpdate], after: Sequence[Row], folded: AbstractSet[int], revision: int,
-    waiting: AbstractSet[tuple[int, str]] | Mapping[tuple[int, str], CallState],
+    waiting: AbstractSet[tuple[int, str]] | Mapping[tuple[int, str], CallState], places: CallPlaces,
 ) -> tuple[CallUpdate, ...]:  # fmt: skip
     active = {r.offset for r in after}
     final = {
@@ -132,19 +135,21 @@ def _updates(
     updates = [
         CallUpdate(c.offset, c.call_id, c.result_offset, removed_by=revision)
         for c in recorded
-        if c.removed_by is None and c.offset not in active and c.offset not in folded
+        if c.removed_by is None
+        and not places.in_rows(c.offset, c.call_id, active)
+        and not places.is_folded(c.offset, c.call_id, folded)
     ]
     # A restore may bring back a fold that an earlier one took away, with its calls and their results.
     updates += [
         CallUpdate(c.offset, c.call_id, c.result_offset)
         for c in recorded
         if c.removed_by is not None
-        and c.offset in folded
-        and c.offset not in active
+        and places.is_folded(c.offset, c.call_id, folded)
+        and not places.in_rows(c.offset, c.call_id, active)
         and (c.offset, c.call_id) not in waiting
     ]
     updates += [
-        CallUpdate(r.offset, c.call_id, result_offset=final.get((r.offset, c.call_id)))
+        CallUpdate(identity_of(r), c.call_id, result_offset=final.get((identity_of(r), c.call_id)))
         for r in after
         for c in calls_of(r.body)
     ]
@@ -174,7 +179,7 @@ def check_edit(before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequ
             raise _splits(
                 f"system row {key.key} would lose its current version {key.version}", versions or [key.offset]
             )
-    made = {(r.offset, c.call_id) for r in after for c in calls_of(r.body)}
+    made = {(identity_of(r), c.call_id) for r in after for c in calls_of(r.body)}
     for row in after:
         body = row.body
         in_time = isinstance(body, ToolResultRow) and not body.late

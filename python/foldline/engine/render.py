@@ -25,6 +25,7 @@ from foldline.domain.arrangement import (
     UserKind,
 )
 from foldline.domain.changes import replace
+from foldline.domain.checkpoints import usage_text
 from foldline.domain.enums import WarningCode
 from foldline.domain.folding import facts_of, is_paused
 from foldline.domain.rows import (
@@ -201,7 +202,7 @@ class _Arranger:
     def _result_content(self, row: Row, body: ToolResultRow) -> tuple[ContentBlock, ...]:
         text = self.bounded.get(row.offset)
         content: tuple[ContentBlock, ...] = body.content if text is None else (TextBlock(text),)
-        return (*content, TextBlock(body.usage_mark)) if body.usage_mark else content
+        return (*content, TextBlock(usage_text(body.usage_mark))) if body.usage_mark else content
 
     def _placeholder(self, caller: Row, call_id: str) -> PlaceholderKind:
         """The text that was sent first stays; else what the run's state says."""

@@ -15,7 +15,7 @@ from foldline.domain.folding import RowFacts, Snapshot
 from foldline.domain.session import OpenRun
 from foldline.engine.appending import joins_request
 from foldline.engine.turns import Turn, turns_of
-from foldline.engine.units import SUMMARY_KINDS, continuations, units_of
+from foldline.engine.units import SUMMARY_KINDS, call_identity, continuations, units_of
 
 
 class Region(StrEnum):
@@ -161,7 +161,7 @@ def _request_span(rows: Sequence[RowFacts], request: frozenset[int], run: OpenRu
         return len(rows), len(rows)
     first = next((p for p, r in enumerate(rows) if r.offset in request), None)
     if first is None:
-        first = next((p for p, r in enumerate(rows) if r.offset >= run.opened_offset), len(rows))
+        first = next((p for p, r in enumerate(rows) if call_identity(r) >= run.opened_offset), len(rows))
         return first, first
     end = first
     for position in range(first, len(rows)):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.memory import MemoryEntry
-from foldline.domain.rows import AssistantRow, Row, ToolCallBlock, ToolResultRow, calls_of
+from foldline.domain.rows import AssistantRow, Row, ToolCallBlock, ToolResultRow, calls_of, identity_of
 from foldline.memory.chunks import Count, chunk
 from foldline.memory.terms import joined_terms, speaker_terms, terms, without_label
 from foldline.memory.text import SEPARATOR, indexable, segments
@@ -34,7 +34,7 @@ def project(
     """
     wanted, listed = {row.offset for row in rows}, {row.offset for row in context}
     order = [*context, *(row for row in rows if row.offset not in listed)]
-    calls = {(row.offset, call.call_id): call for row in order for call in calls_of(row.body)}
+    calls = {(identity_of(row), call.call_id): call for row in order for call in calls_of(row.body)}
     before: deque[str] = deque(maxlen=NEIGHBORS)
     entries: list[MemoryEntry] = []
     for row in order:

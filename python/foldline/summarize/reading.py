@@ -20,6 +20,7 @@ from foldline.domain.rows import (
     TranscriptBlock,
     UserRow,
     calls_of,
+    identity_of,
 )
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
 from foldline.summarize.outcomes import brief_call, looks_failed, main_argument
@@ -123,10 +124,11 @@ def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
             reading.context.append(Statement(row.offset, clean(plain(body.content))))
         elif isinstance(body, AssistantRow):
             _read_assistant(row, body, reading, clean)
+            made = identity_of(row)
             for block in calls_of(body):
-                call = _read_call(row.offset, block, clean, len(reading.calls))
+                call = _read_call(made, block, clean, len(reading.calls))
                 reading.calls.append(call)
-                open_calls[(row.offset, block.call_id)] = newest[block.call_id] = call
+                open_calls[(made, block.call_id)] = newest[block.call_id] = call
         elif isinstance(body, ToolResultRow):
             known = open_calls.get((body.call_offset, body.call_id)) or newest.get(body.call_id)
             call = known or _late_call(row.offset, clean(body.call_id), reading)
@@ -145,7 +147,7 @@ def _read_assistant(row: Row, body: AssistantRow, reading: Reading, clean: Calla
     said = clean(without_reasoning(plain(body.content)))
     if said:
         ended = not calls_of(body) and body.stop_reason not in (StopReason.PAUSED, StopReason.MAX_TOKENS)
-        reading.statements.append(Statement(row.offset, said, final=ended))
+        reading.statements.append(Statement(identity_of(row), said, final=ended))
 
 
 def _read_call(offset: int, block: ToolCallBlock, clean: Callable[[str], str], order: int) -> Call:

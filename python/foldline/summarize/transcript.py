@@ -18,6 +18,7 @@ from foldline.domain.rows import (
     ToolResultRow,
     TranscriptBlock,
     UserRow,
+    identity_of,
 )
 from foldline.summarize.text import clip_middle, one_line, plain, without_reasoning
 
@@ -61,7 +62,7 @@ def parts_of(rows: Sequence[Row], clean: Callable[[str], str]) -> list[Part]:
     newest: dict[str, str] = {}
     parts: list[Part] = []
     for row in rows:
-        body, offset = row.body, row.offset
+        body, offset = row.body, identity_of(row)
         if isinstance(body, UserRow):
             parts.append(Part(offset, Rank.REQUEST, "user", clean(plain(body.content)).strip()))
         elif isinstance(body, NoticeRow):

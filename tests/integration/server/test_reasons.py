@@ -43,12 +43,11 @@ COMMENTS = {
 }
 
 NOT_RAISED = {
-    "CHECKPOINTS_DISABLED",
-    "TRIM_COUNT_TOO_LARGE", "UNAUTHENTICATED", "READ_ONLY", "EMBEDDING_MISMATCH",
+    "UNAUTHENTICATED", "READ_ONLY", "EMBEDDING_MISMATCH",
     # A search goes on without its embedder and says `degraded` (M8): the reason stays in the log.
     "EMBEDDER_UNAVAILABLE",
 }  # fmt: skip
-"""Reasons of RPCs and settings that are announced (NOT_YET), or of keys of tenants, which there are none of."""
+"""Reasons of settings that are announced (NOT_YET), or of keys of tenants, which there are none of."""
 
 Case = Callable[[Client, Path], Refusal]
 CASES: dict[str, tuple[Case, dict[str, str | None]]] = {}
@@ -384,6 +383,25 @@ def _not_yet(client: Client, _: Path) -> Refusal:
     request = create("knob")
     request.policy.archive.retention.FromSeconds(86_400)
     return refused(client.session.CreateSession, request)
+
+
+@case("CHECKPOINTS_DISABLED", session_id="s")
+def _no_checkpoints(client: Client, _: Path) -> Refusal:
+    """§11."""
+    session_of(client)
+    request = compaction_service_pb2.SaveCheckpointRequest(session_id="s", description="d")
+    return refused(client.compaction.SaveCheckpoint, request)
+
+
+@case("TRIM_COUNT_TOO_LARGE", count="2", available="1")
+def _trims_too_many(client: Client, _: Path) -> Refusal:
+    """K2."""
+    made = create("s")
+    made.policy.checkpoints.enabled = True
+    client.session.CreateSession(made)
+    client.session.AppendRows(append("s", user("q"), calls("a"), result("a", "x"), assistant("done")))
+    request = compaction_service_pb2.SaveCheckpointRequest(session_id="s", description="d", trim_count=2)
+    return refused(client.compaction.SaveCheckpoint, request)
 
 
 @case("PROJECTION_NOT_FOUND", projection_id="pr-x")

@@ -393,11 +393,11 @@ def test_unique_ids_are_unique_though_the_model_made_them_up_already() -> None:
 def test_a_bounded_text_replaces_a_results_own() -> None:
     """B2."""
     host = asked("a", "b")
-    host.append(ToolResultRow("a", (TextBlock("long"), ImageBlock("image/png", "AA")), usage_mark="mark"))
+    host.append(ToolResultRow("a", (TextBlock("long"), ImageBlock("image/png", "AA")), usage_mark="unavailable"))
     host.result("b", "short")
     item = arranged(host, bounded={3: "lo…"}).items[-1]
     assert isinstance(item, ResultsItem)
-    assert item.results[0].content == (TextBlock("lo…"), TextBlock("mark"))
+    assert item.results[0].content == (TextBlock("lo…"), TextBlock("[input tokens: unavailable]"))
     assert [r.shortened for r in item.results] == [True, False]
 
 
@@ -414,10 +414,10 @@ def test_a_bounded_late_result_keeps_its_lead() -> None:
 def test_a_usage_mark_is_rendered_after_the_results_text() -> None:
     """K4."""
     host = asked("a")
-    host.append(ToolResultRow("a", (TextBlock("t"),), usage_mark="[input tokens: 10]"))
+    host.append(ToolResultRow("a", (TextBlock("t"),), usage_mark="10"))
     item = arranged(host).items[-1]
     assert isinstance(item, ResultsItem)
-    assert item.results[0].content == (TextBlock("t"), TextBlock("[input tokens: 10]"))
+    assert item.results[0].content == (TextBlock("t"), TextBlock("[input tokens: 10, one request behind]"))
 
 
 def test_a_derived_row_keeps_its_calls_identity() -> None:

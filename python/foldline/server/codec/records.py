@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from foldline.commands.reply import Splice
+from foldline.domain.checkpoints import Checkpoint
 from foldline.domain.enums import (
+    CheckpointKind,
     EventKind,
     FailureKind,
     PromptCache,
@@ -20,7 +22,7 @@ from foldline.domain.events import BoundedResult, Event, Warning_
 from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, FoldScope, OffsetRange, to_ranges
 from foldline.server.codec.basics import duration, enum_map, timestamp, wire_model, wire_usage, wire_warnings
 from foldline.server.codec.rows import SOURCES, wire_rows
-from foldline.v1 import compaction_pb2, event_pb2, policy_pb2, pressure_pb2, row_pb2
+from foldline.v1 import checkpoint_pb2, compaction_pb2, event_pb2, policy_pb2, pressure_pb2, row_pb2
 
 TRIGGERS = enum_map(compaction_pb2.Trigger, Trigger, "TRIGGER")
 SCOPES = enum_map(compaction_pb2.FoldScope, FoldScope, "FOLD_SCOPE")
@@ -30,6 +32,7 @@ PROMPT_CACHES = enum_map(policy_pb2.PromptCache, PromptCache, "PROMPT_CACHE")
 BOUNDS = enum_map(compaction_pb2.SourceBoundKind, SourceBoundKind, "SOURCE_BOUND_KIND")
 REFUSALS = enum_map(compaction_pb2.RefusalKind, RefusalKind, "REFUSAL_KIND")
 SIGNALS = enum_map(pressure_pb2.SignalKind, SignalKind, "SIGNAL_KIND")
+CHECKPOINTS = enum_map(checkpoint_pb2.CheckpointKind, CheckpointKind, "CHECKPOINT_KIND")
 EVENTS = enum_map(event_pb2.EventKind, EventKind, "EVENT_KIND")
 
 
@@ -83,6 +86,20 @@ def wire_record(record: CompactionRecord, *, brief: bool = False) -> compaction_
 def wire_plan(plan: FoldPlan) -> compaction_pb2.CompactionPlan:
     return compaction_pb2.CompactionPlan(
         scope=SCOPES.wire(plan.scope),
+def wire_checkpoint(checkpoint: Checkpoint) -> checkpoint_pb2.Checkpoint:
+    return checkpoint_pb2.Checkpoint(
+        checkpoint_id=checkpoint.checkpoint_id,
+        description=checkpoint.description,
+        kind=CHECKPOINTS.wire(checkpoint.kind),
+        create_time=timestamp(checkpoint.time),
+        revision_before=checkpoint.revision_before,
+        revision_after=checkpoint.revision_after,
+        fold_id=checkpoint.fold_id,
+        trimmed_calls=checkpoint.trimmed_calls,
+        discarded=wire_ranges(checkpoint.discarded),
+    )
+
+
         discarded=wire_ranges(to_ranges(plan.discard)),
         retained=wire_ranges(to_ranges(plan.retain)),
         rows_summarized=len(plan.source_rows),
@@ -201,6 +218,8 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
         case EventKind.WARNING if event.warning is not None:
             made.warning.CopyFrom(wire_warnings([Warning_(event.warning, event.message)])[0])
 
+        case EventKind.CHECKPOINT_SAVED if event.checkpoint is not None:
+            made.checkpoint_saved.checkpoint.CopyFrom(wire_checkpoint(event.checkpoint))
 
 def _check(failure: CheckFailure) -> compaction_pb2.CheckFailure:
     return compaction_pb2.CheckFailure(rule=failure.rule, detail=failure.detail[:1024])

@@ -102,6 +102,7 @@ def wire_revision(rewrite: Rewrite) -> session_pb2.Revision:
         create_time=timestamp(rewrite.time),
         rows_active=sum(last - first + 1 for first, last in rewrite.active),
         fold=wire_record(rewrite.record, brief=True) if rewrite.record else None,
+        checkpoint_id=rewrite.trim.checkpoint_id if rewrite.trim else "",
     )
 
 

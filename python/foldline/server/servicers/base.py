@@ -1,4 +1,4 @@
-"""What servicers share: the caller, page tokens, and RPCs that are announced but not there yet."""
+"""What servicers share: the caller, and page tokens."""
 
 from __future__ import annotations
 
@@ -157,22 +157,3 @@ def _parameters(request: Message) -> str:
         if size in same.DESCRIPTOR.fields_by_name:
             same.ClearField(size)
     return hashlib.sha256(same.SerializeToString(deterministic=True)).hexdigest()[:16]
-
-
-NOT_YET = {
-    "SaveCheckpoint": "save a checkpoint and fold, or trim the oldest completed calls",
-    "ListCheckpoints": "list a session's checkpoints",
-    "GetCheckpoint": "read one checkpoint",
-}
-"""RPCs of the contract that answer UNIMPLEMENTED, and what they will do."""
-
-
-def not_yet(name: str) -> Any:
-    """The method of an announced RPC: refuses with NOT_YET and says what it will do."""
-
-    def refuse(self: Any, request: Any, context: Any) -> Any:
-        will = NOT_YET[name]
-        raise FoldlineError(Reason.NOT_YET, f"{name} is not served yet; it will {will}", method=name, will=will)
-
-    refuse.__name__ = name
-    return refuse

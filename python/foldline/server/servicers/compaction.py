@@ -21,7 +21,8 @@ from foldline.server.codec.records import SKIPS, wire_bounded, wire_plan, wire_r
 from foldline.server.push import Pushed, pushes
 from foldline.server.servicers import steps
 from foldline.server.servicers.attach import attach
-from foldline.server.servicers.base import caller_of, not_yet, optional
+from foldline.server.servicers.base import caller_of, optional
+from foldline.server.servicers.checkpoints import CheckpointServicer
 from foldline.server.servicers.hosted import HostedServicer
 from foldline.v1 import compaction_pb2, policy_pb2
 from foldline.v1 import compaction_service_pb2 as pb
@@ -36,11 +37,7 @@ _PHASES = {
 }
 
 
-class CompactionServicer(HostedServicer, rpc.CompactionServiceServicer):
-    SaveCheckpoint = not_yet("SaveCheckpoint")
-    ListCheckpoints = not_yet("ListCheckpoints")
-    GetCheckpoint = not_yet("GetCheckpoint")
-
+class CompactionServicer(HostedServicer, CheckpointServicer, rpc.CompactionServiceServicer):
     def PrepareRequest(
         self, request: pb.PrepareRequestRequest, context: grpc.ServicerContext
     ) -> pb.PrepareRequestResponse:

@@ -24,7 +24,6 @@ from foldline.server.codec.records import EVENTS, REFUSALS, wire_event
 from foldline.server.codec.rows import FORMATS, rows_input
 from foldline.server.servicers.base import (
     LONG_PAGE,
-    NOT_YET,
     Servicer,
     caller_of,
     page_size,
@@ -35,13 +34,10 @@ from foldline.v1 import (
     admin_pb2,
     admin_service_pb2,
     admin_service_pb2_grpc,
-    compaction_service_pb2,
-    curator_service_pb2,
     estimate_service_pb2,
     estimate_service_pb2_grpc,
     event_service_pb2,
     event_service_pb2_grpc,
-    session_service_pb2,
 )
 
 
@@ -126,7 +122,6 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
                 store=settings.store, embedder=settings.embedder, encodings=_core.encodings(),
                 formats=[FORMATS.wire(f) for f in Format],
                 max_request_bytes=settings.max_message_bytes, max_response_bytes=settings.max_message_bytes,
-                not_yet=_announced(),
             )
         )  # fmt: skip
 
@@ -149,10 +144,3 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
             models=[wire_model_info(ref, info) for ref, info in part],
             next_page_token=page_token(request, start + size) if more else "",
         )
-
-
-def _announced() -> list[str]:
-    """RPCs that answer NOT_YET, as ``Service/Method``."""
-    files = (compaction_service_pb2, curator_service_pb2, session_service_pb2)
-    services = [s for file in files for s in file.DESCRIPTOR.services_by_name.values()]
-    return sorted(f"{s.name}/{m.name}" for s in services for m in s.methods if m.name in NOT_YET)

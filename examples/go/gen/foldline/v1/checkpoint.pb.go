@@ -89,9 +89,9 @@ type Checkpoint struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Revision before.
 	RevisionBefore uint64 `protobuf:"varint,5,opt,name=revision_before,json=revisionBefore,proto3" json:"revision_before,omitempty"`
-	// Revision after.
+	// Revision after. The one before where nothing folded.
 	RevisionAfter uint64 `protobuf:"varint,6,opt,name=revision_after,json=revisionAfter,proto3" json:"revision_after,omitempty"`
-	// Fold it ran. Empty for a trim.
+	// Fold it ran. Empty for a trim, and where nothing folded.
 	FoldId string `protobuf:"bytes,7,opt,name=fold_id,json=foldId,proto3" json:"fold_id,omitempty"`
 	// Tool calls it trimmed. 0 for a fold.
 	TrimmedCalls int32 `protobuf:"varint,8,opt,name=trimmed_calls,json=trimmedCalls,proto3" json:"trimmed_calls,omitempty"`

@@ -1795,9 +1795,11 @@ type SaveCheckpointRequest struct {
 	// What was done so far. 1 byte to 16 KiB.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Completed tool calls to trim, the oldest. At least 1. Absent: the ordinary manual fold is run instead.
-	TrimCount     *int32 `protobuf:"varint,4,opt,name=trim_count,json=trimCount,proto3,oneof" json:"trim_count,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	TrimCount *int32 `protobuf:"varint,4,opt,name=trim_count,json=trimCount,proto3,oneof" json:"trim_count,omitempty"`
+	// Revision the session must be at. A stale one fails with `REVISION_MISMATCH`. Absent: any.
+	ExpectedRevision *uint64 `protobuf:"varint,5,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SaveCheckpointRequest) Reset() {
@@ -1858,13 +1860,22 @@ func (x *SaveCheckpointRequest) GetTrimCount() int32 {
 	return 0
 }
 
+func (x *SaveCheckpointRequest) GetExpectedRevision() uint64 {
+	if x != nil && x.ExpectedRevision != nil {
+		return *x.ExpectedRevision
+	}
+	return 0
+}
+
 // Carries the checkpoint.
 type SaveCheckpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The checkpoint.
 	Checkpoint *Checkpoint `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// Record of the fold. Absent for a trim.
-	Fold          *CompactionRecord `protobuf:"bytes,2,opt,name=fold,proto3" json:"fold,omitempty"`
+	// Record of the fold. Absent for a trim, and where nothing folded.
+	Fold *CompactionRecord `protobuf:"bytes,2,opt,name=fold,proto3" json:"fold,omitempty"`
+	// Why nothing folded: `NOTHING_TO_FOLD`. Unspecified for a trim, and where something did.
+	Skip          SkipReason `protobuf:"varint,3,opt,name=skip,proto3,enum=foldline.v1.SkipReason" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1911,6 +1922,13 @@ func (x *SaveCheckpointResponse) GetFold() *CompactionRecord {
 		return x.Fold
 	}
 	return nil
+}
+
+func (x *SaveCheckpointResponse) GetSkip() SkipReason {
+	if x != nil {
+		return x.Skip
+	}
+	return SkipReason_SKIP_REASON_UNSPECIFIED
 }
 
 // Asks for checkpoints.
@@ -3622,7 +3640,7 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"\x16CompactSessionResponse\x123\n" +
 	"\bprogress\x18\x01 \x01(\v2\x15.foldline.v1.ProgressH\x00R\bprogress\x127\n" +
 	"\x06record\x18\x02 \x01(\v2\x1d.foldline.v1.CompactionRecordH\x00R\x06recordB\a\n" +
-	"\x05event\"\x92\x02\n" +
+	"\x05event\"\xef\x02\n" +
 	"\x15SaveCheckpointRequest\x12O\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$R\tsessionId\x125\n" +
@@ -3630,13 +3648,17 @@ const file_foldline_v1_compaction_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tB\x16\xe2A\x01\x01\xbaH\x0fr\r\x18\x80\x012\b^[!-~]*$R\trequestId\x121\n" +
 	"\vdescription\x18\x03 \x01(\tB\x0f\xe2A\x01\x02\xbaH\br\x06\x10\x01(\x80\x80\x01R\vdescription\x12/\n" +
 	"\n" +
-	"trim_count\x18\x04 \x01(\x05B\v\xe2A\x01\x01\xbaH\x04\x1a\x02(\x01H\x00R\ttrimCount\x88\x01\x01B\r\n" +
-	"\v_trim_count\"\x84\x01\n" +
+	"trim_count\x18\x04 \x01(\x05B\v\xe2A\x01\x01\xbaH\x04\x1a\x02(\x01H\x00R\ttrimCount\x88\x01\x01\x12E\n" +
+	"\x11expected_revision\x18\x05 \x01(\x04B\x13\xe2A\x01\x01\xbaH\f2\n" +
+	"\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01R\x10expectedRevision\x88\x01\x01B\r\n" +
+	"\v_trim_countB\x14\n" +
+	"\x12_expected_revision\"\xbb\x01\n" +
 	"\x16SaveCheckpointResponse\x127\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\v2\x17.foldline.v1.CheckpointR\n" +
 	"checkpoint\x121\n" +
-	"\x04fold\x18\x02 \x01(\v2\x1d.foldline.v1.CompactionRecordR\x04fold\"\xc0\x01\n" +
+	"\x04fold\x18\x02 \x01(\v2\x1d.foldline.v1.CompactionRecordR\x04fold\x125\n" +
+	"\x04skip\x18\x03 \x01(\x0e2\x17.foldline.v1.SkipReasonB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04skip\"\xc0\x01\n" +
 	"\x16ListCheckpointsRequest\x12O\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._:@/+=~-]*$R\tsessionId\x12(\n" +
@@ -3912,74 +3934,75 @@ var file_foldline_v1_compaction_service_proto_depIdxs = []int32{
 	51,  // 48: foldline.v1.CompactSessionResponse.record:type_name -> foldline.v1.CompactionRecord
 	61,  // 49: foldline.v1.SaveCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
 	51,  // 50: foldline.v1.SaveCheckpointResponse.fold:type_name -> foldline.v1.CompactionRecord
-	61,  // 51: foldline.v1.ListCheckpointsResponse.checkpoints:type_name -> foldline.v1.Checkpoint
-	61,  // 52: foldline.v1.GetCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
-	13,  // 53: foldline.v1.CompactTranscriptRequest.transcript:type_name -> foldline.v1.HostTranscript
-	1,   // 54: foldline.v1.CompactTranscriptRequest.shape:type_name -> foldline.v1.RequestShape
-	44,  // 55: foldline.v1.CompactTranscriptRequest.override:type_name -> foldline.v1.Policy
-	62,  // 56: foldline.v1.CompactTranscriptResponse.summary:type_name -> foldline.v1.Row
-	51,  // 57: foldline.v1.CompactTranscriptResponse.record:type_name -> foldline.v1.CompactionRecord
-	63,  // 58: foldline.v1.CompactTranscriptResponse.projection_expire_time:type_name -> google.protobuf.Timestamp
-	47,  // 59: foldline.v1.CompactTranscriptResponse.pressure:type_name -> foldline.v1.PressureReport
-	52,  // 60: foldline.v1.CompactTranscriptResponse.skip:type_name -> foldline.v1.SkipReason
-	55,  // 61: foldline.v1.CompactTranscriptResponse.failure:type_name -> foldline.v1.FailureKind
-	54,  // 62: foldline.v1.CompactTranscriptResponse.warnings:type_name -> foldline.v1.Warning
-	31,  // 63: foldline.v1.BoundResultsRequest.results:type_name -> foldline.v1.ResultText
-	45,  // 64: foldline.v1.BoundResultsRequest.model:type_name -> foldline.v1.ModelRef
-	64,  // 65: foldline.v1.BoundResultsRequest.bounding:type_name -> foldline.v1.BoundingPolicy
-	50,  // 66: foldline.v1.BoundResultsResponse.bounded:type_name -> foldline.v1.BoundedResult
-	34,  // 67: foldline.v1.AttachSessionRequest.open:type_name -> foldline.v1.AttachOpen
-	0,   // 68: foldline.v1.AttachSessionRequest.prepare:type_name -> foldline.v1.PrepareRequestRequest
-	7,   // 69: foldline.v1.AttachSessionRequest.record:type_name -> foldline.v1.RecordAnswerRequest
-	9,   // 70: foldline.v1.AttachSessionRequest.finish:type_name -> foldline.v1.FinishRunRequest
-	35,  // 71: foldline.v1.AttachSessionRequest.append:type_name -> foldline.v1.AttachAppend
-	11,  // 72: foldline.v1.AttachSessionRequest.check:type_name -> foldline.v1.CheckPressureRequest
-	65,  // 73: foldline.v1.AttachSessionRequest.timeout:type_name -> google.protobuf.Duration
-	41,  // 74: foldline.v1.AttachAppend.input:type_name -> foldline.v1.RowInput
-	37,  // 75: foldline.v1.AttachSessionResponse.opened:type_name -> foldline.v1.AttachOpened
-	2,   // 76: foldline.v1.AttachSessionResponse.prepared:type_name -> foldline.v1.PrepareRequestResponse
-	8,   // 77: foldline.v1.AttachSessionResponse.recorded:type_name -> foldline.v1.RecordAnswerResponse
-	10,  // 78: foldline.v1.AttachSessionResponse.finished:type_name -> foldline.v1.FinishRunResponse
-	38,  // 79: foldline.v1.AttachSessionResponse.appended:type_name -> foldline.v1.AttachAppended
-	12,  // 80: foldline.v1.AttachSessionResponse.checked:type_name -> foldline.v1.CheckPressureResponse
-	66,  // 81: foldline.v1.AttachSessionResponse.error:type_name -> google.rpc.Status
-	39,  // 82: foldline.v1.AttachSessionResponse.heartbeat:type_name -> foldline.v1.AttachHeartbeat
-	65,  // 83: foldline.v1.AttachOpened.heartbeat_interval:type_name -> google.protobuf.Duration
-	54,  // 84: foldline.v1.AttachAppended.warnings:type_name -> foldline.v1.Warning
-	63,  // 85: foldline.v1.AttachHeartbeat.time:type_name -> google.protobuf.Timestamp
-	0,   // 86: foldline.v1.CompactionService.PrepareRequest:input_type -> foldline.v1.PrepareRequestRequest
-	33,  // 87: foldline.v1.CompactionService.AttachSession:input_type -> foldline.v1.AttachSessionRequest
-	7,   // 88: foldline.v1.CompactionService.RecordAnswer:input_type -> foldline.v1.RecordAnswerRequest
-	9,   // 89: foldline.v1.CompactionService.FinishRun:input_type -> foldline.v1.FinishRunRequest
-	11,  // 90: foldline.v1.CompactionService.CheckPressure:input_type -> foldline.v1.CheckPressureRequest
-	14,  // 91: foldline.v1.CompactionService.PlanCompaction:input_type -> foldline.v1.PlanCompactionRequest
-	16,  // 92: foldline.v1.CompactionService.CompactSession:input_type -> foldline.v1.CompactSessionRequest
-	18,  // 93: foldline.v1.CompactionService.SaveCheckpoint:input_type -> foldline.v1.SaveCheckpointRequest
-	20,  // 94: foldline.v1.CompactionService.ListCheckpoints:input_type -> foldline.v1.ListCheckpointsRequest
-	22,  // 95: foldline.v1.CompactionService.GetCheckpoint:input_type -> foldline.v1.GetCheckpointRequest
-	24,  // 96: foldline.v1.CompactionService.CompactTranscript:input_type -> foldline.v1.CompactTranscriptRequest
-	26,  // 97: foldline.v1.CompactionService.CommitProjection:input_type -> foldline.v1.CommitProjectionRequest
-	28,  // 98: foldline.v1.CompactionService.AbortProjection:input_type -> foldline.v1.AbortProjectionRequest
-	30,  // 99: foldline.v1.CompactionService.BoundResults:input_type -> foldline.v1.BoundResultsRequest
-	2,   // 100: foldline.v1.CompactionService.PrepareRequest:output_type -> foldline.v1.PrepareRequestResponse
-	36,  // 101: foldline.v1.CompactionService.AttachSession:output_type -> foldline.v1.AttachSessionResponse
-	8,   // 102: foldline.v1.CompactionService.RecordAnswer:output_type -> foldline.v1.RecordAnswerResponse
-	10,  // 103: foldline.v1.CompactionService.FinishRun:output_type -> foldline.v1.FinishRunResponse
-	12,  // 104: foldline.v1.CompactionService.CheckPressure:output_type -> foldline.v1.CheckPressureResponse
-	15,  // 105: foldline.v1.CompactionService.PlanCompaction:output_type -> foldline.v1.PlanCompactionResponse
-	17,  // 106: foldline.v1.CompactionService.CompactSession:output_type -> foldline.v1.CompactSessionResponse
-	19,  // 107: foldline.v1.CompactionService.SaveCheckpoint:output_type -> foldline.v1.SaveCheckpointResponse
-	21,  // 108: foldline.v1.CompactionService.ListCheckpoints:output_type -> foldline.v1.ListCheckpointsResponse
-	23,  // 109: foldline.v1.CompactionService.GetCheckpoint:output_type -> foldline.v1.GetCheckpointResponse
-	25,  // 110: foldline.v1.CompactionService.CompactTranscript:output_type -> foldline.v1.CompactTranscriptResponse
-	27,  // 111: foldline.v1.CompactionService.CommitProjection:output_type -> foldline.v1.CommitProjectionResponse
-	29,  // 112: foldline.v1.CompactionService.AbortProjection:output_type -> foldline.v1.AbortProjectionResponse
-	32,  // 113: foldline.v1.CompactionService.BoundResults:output_type -> foldline.v1.BoundResultsResponse
-	100, // [100:114] is the sub-list for method output_type
-	86,  // [86:100] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	52,  // 51: foldline.v1.SaveCheckpointResponse.skip:type_name -> foldline.v1.SkipReason
+	61,  // 52: foldline.v1.ListCheckpointsResponse.checkpoints:type_name -> foldline.v1.Checkpoint
+	61,  // 53: foldline.v1.GetCheckpointResponse.checkpoint:type_name -> foldline.v1.Checkpoint
+	13,  // 54: foldline.v1.CompactTranscriptRequest.transcript:type_name -> foldline.v1.HostTranscript
+	1,   // 55: foldline.v1.CompactTranscriptRequest.shape:type_name -> foldline.v1.RequestShape
+	44,  // 56: foldline.v1.CompactTranscriptRequest.override:type_name -> foldline.v1.Policy
+	62,  // 57: foldline.v1.CompactTranscriptResponse.summary:type_name -> foldline.v1.Row
+	51,  // 58: foldline.v1.CompactTranscriptResponse.record:type_name -> foldline.v1.CompactionRecord
+	63,  // 59: foldline.v1.CompactTranscriptResponse.projection_expire_time:type_name -> google.protobuf.Timestamp
+	47,  // 60: foldline.v1.CompactTranscriptResponse.pressure:type_name -> foldline.v1.PressureReport
+	52,  // 61: foldline.v1.CompactTranscriptResponse.skip:type_name -> foldline.v1.SkipReason
+	55,  // 62: foldline.v1.CompactTranscriptResponse.failure:type_name -> foldline.v1.FailureKind
+	54,  // 63: foldline.v1.CompactTranscriptResponse.warnings:type_name -> foldline.v1.Warning
+	31,  // 64: foldline.v1.BoundResultsRequest.results:type_name -> foldline.v1.ResultText
+	45,  // 65: foldline.v1.BoundResultsRequest.model:type_name -> foldline.v1.ModelRef
+	64,  // 66: foldline.v1.BoundResultsRequest.bounding:type_name -> foldline.v1.BoundingPolicy
+	50,  // 67: foldline.v1.BoundResultsResponse.bounded:type_name -> foldline.v1.BoundedResult
+	34,  // 68: foldline.v1.AttachSessionRequest.open:type_name -> foldline.v1.AttachOpen
+	0,   // 69: foldline.v1.AttachSessionRequest.prepare:type_name -> foldline.v1.PrepareRequestRequest
+	7,   // 70: foldline.v1.AttachSessionRequest.record:type_name -> foldline.v1.RecordAnswerRequest
+	9,   // 71: foldline.v1.AttachSessionRequest.finish:type_name -> foldline.v1.FinishRunRequest
+	35,  // 72: foldline.v1.AttachSessionRequest.append:type_name -> foldline.v1.AttachAppend
+	11,  // 73: foldline.v1.AttachSessionRequest.check:type_name -> foldline.v1.CheckPressureRequest
+	65,  // 74: foldline.v1.AttachSessionRequest.timeout:type_name -> google.protobuf.Duration
+	41,  // 75: foldline.v1.AttachAppend.input:type_name -> foldline.v1.RowInput
+	37,  // 76: foldline.v1.AttachSessionResponse.opened:type_name -> foldline.v1.AttachOpened
+	2,   // 77: foldline.v1.AttachSessionResponse.prepared:type_name -> foldline.v1.PrepareRequestResponse
+	8,   // 78: foldline.v1.AttachSessionResponse.recorded:type_name -> foldline.v1.RecordAnswerResponse
+	10,  // 79: foldline.v1.AttachSessionResponse.finished:type_name -> foldline.v1.FinishRunResponse
+	38,  // 80: foldline.v1.AttachSessionResponse.appended:type_name -> foldline.v1.AttachAppended
+	12,  // 81: foldline.v1.AttachSessionResponse.checked:type_name -> foldline.v1.CheckPressureResponse
+	66,  // 82: foldline.v1.AttachSessionResponse.error:type_name -> google.rpc.Status
+	39,  // 83: foldline.v1.AttachSessionResponse.heartbeat:type_name -> foldline.v1.AttachHeartbeat
+	65,  // 84: foldline.v1.AttachOpened.heartbeat_interval:type_name -> google.protobuf.Duration
+	54,  // 85: foldline.v1.AttachAppended.warnings:type_name -> foldline.v1.Warning
+	63,  // 86: foldline.v1.AttachHeartbeat.time:type_name -> google.protobuf.Timestamp
+	0,   // 87: foldline.v1.CompactionService.PrepareRequest:input_type -> foldline.v1.PrepareRequestRequest
+	33,  // 88: foldline.v1.CompactionService.AttachSession:input_type -> foldline.v1.AttachSessionRequest
+	7,   // 89: foldline.v1.CompactionService.RecordAnswer:input_type -> foldline.v1.RecordAnswerRequest
+	9,   // 90: foldline.v1.CompactionService.FinishRun:input_type -> foldline.v1.FinishRunRequest
+	11,  // 91: foldline.v1.CompactionService.CheckPressure:input_type -> foldline.v1.CheckPressureRequest
+	14,  // 92: foldline.v1.CompactionService.PlanCompaction:input_type -> foldline.v1.PlanCompactionRequest
+	16,  // 93: foldline.v1.CompactionService.CompactSession:input_type -> foldline.v1.CompactSessionRequest
+	18,  // 94: foldline.v1.CompactionService.SaveCheckpoint:input_type -> foldline.v1.SaveCheckpointRequest
+	20,  // 95: foldline.v1.CompactionService.ListCheckpoints:input_type -> foldline.v1.ListCheckpointsRequest
+	22,  // 96: foldline.v1.CompactionService.GetCheckpoint:input_type -> foldline.v1.GetCheckpointRequest
+	24,  // 97: foldline.v1.CompactionService.CompactTranscript:input_type -> foldline.v1.CompactTranscriptRequest
+	26,  // 98: foldline.v1.CompactionService.CommitProjection:input_type -> foldline.v1.CommitProjectionRequest
+	28,  // 99: foldline.v1.CompactionService.AbortProjection:input_type -> foldline.v1.AbortProjectionRequest
+	30,  // 100: foldline.v1.CompactionService.BoundResults:input_type -> foldline.v1.BoundResultsRequest
+	2,   // 101: foldline.v1.CompactionService.PrepareRequest:output_type -> foldline.v1.PrepareRequestResponse
+	36,  // 102: foldline.v1.CompactionService.AttachSession:output_type -> foldline.v1.AttachSessionResponse
+	8,   // 103: foldline.v1.CompactionService.RecordAnswer:output_type -> foldline.v1.RecordAnswerResponse
+	10,  // 104: foldline.v1.CompactionService.FinishRun:output_type -> foldline.v1.FinishRunResponse
+	12,  // 105: foldline.v1.CompactionService.CheckPressure:output_type -> foldline.v1.CheckPressureResponse
+	15,  // 106: foldline.v1.CompactionService.PlanCompaction:output_type -> foldline.v1.PlanCompactionResponse
+	17,  // 107: foldline.v1.CompactionService.CompactSession:output_type -> foldline.v1.CompactSessionResponse
+	19,  // 108: foldline.v1.CompactionService.SaveCheckpoint:output_type -> foldline.v1.SaveCheckpointResponse
+	21,  // 109: foldline.v1.CompactionService.ListCheckpoints:output_type -> foldline.v1.ListCheckpointsResponse
+	23,  // 110: foldline.v1.CompactionService.GetCheckpoint:output_type -> foldline.v1.GetCheckpointResponse
+	25,  // 111: foldline.v1.CompactionService.CompactTranscript:output_type -> foldline.v1.CompactTranscriptResponse
+	27,  // 112: foldline.v1.CompactionService.CommitProjection:output_type -> foldline.v1.CommitProjectionResponse
+	29,  // 113: foldline.v1.CompactionService.AbortProjection:output_type -> foldline.v1.AbortProjectionResponse
+	32,  // 114: foldline.v1.CompactionService.BoundResults:output_type -> foldline.v1.BoundResultsResponse
+	101, // [101:115] is the sub-list for method output_type
+	87,  // [87:101] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_compaction_service_proto_init() }

@@ -61,13 +61,13 @@ type CompactionServiceClient interface {
 	// Folds now (P7), whatever cadence and cooldown say; streams progress, then the record. Idempotent by
 	// `request_id`. A failure is an error of the RPC and leaves the transcript as it was.
 	CompactSession(ctx context.Context, in *CompactSessionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CompactSessionResponse], error)
-	// Saves a checkpoint and folds, or trims old tool calls (K1, K2). Idempotent by `request_id`. Until it is built,
-	// answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Saves a checkpoint and folds, or trims old tool calls (K1, K2), in one transaction. Idempotent by `request_id`. Where
+	// nothing folds the checkpoint alone is saved, and `skip` says so; a fold that fails is an error of the RPC, saves none
+	// and leaves the transcript as it was. Only with `checkpoints.enabled`, and of sessions whose transcript is kept here.
 	SaveCheckpoint(ctx context.Context, in *SaveCheckpointRequest, opts ...grpc.CallOption) (*SaveCheckpointResponse, error)
-	// Lists checkpoints, newest first. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason
-	// `NOT_YET`.
+	// Lists checkpoints, newest first, whatever `checkpoints.enabled` says by now. Changes nothing.
 	ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error)
-	// Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Returns one checkpoint. Changes nothing.
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error)
 	// Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
 	// projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured
@@ -270,13 +270,13 @@ type CompactionServiceServer interface {
 	// Folds now (P7), whatever cadence and cooldown say; streams progress, then the record. Idempotent by
 	// `request_id`. A failure is an error of the RPC and leaves the transcript as it was.
 	CompactSession(*CompactSessionRequest, grpc.ServerStreamingServer[CompactSessionResponse]) error
-	// Saves a checkpoint and folds, or trims old tool calls (K1, K2). Idempotent by `request_id`. Until it is built,
-	// answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Saves a checkpoint and folds, or trims old tool calls (K1, K2), in one transaction. Idempotent by `request_id`. Where
+	// nothing folds the checkpoint alone is saved, and `skip` says so; a fold that fails is an error of the RPC, saves none
+	// and leaves the transcript as it was. Only with `checkpoints.enabled`, and of sessions whose transcript is kept here.
 	SaveCheckpoint(context.Context, *SaveCheckpointRequest) (*SaveCheckpointResponse, error)
-	// Lists checkpoints, newest first. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason
-	// `NOT_YET`.
+	// Lists checkpoints, newest first, whatever `checkpoints.enabled` says by now. Changes nothing.
 	ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error)
-	// Returns one checkpoint. Changes nothing. Until it is built, answers UNIMPLEMENTED with the reason `NOT_YET`.
+	// Returns one checkpoint. Changes nothing.
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error)
 	// Counts a boundary of a host that keeps its transcript, folds if due, and stages memory and archive under a
 	// projection (H3); with `manual`, folds now and counts none. Idempotent by `request_id`; a skipped one is measured

@@ -212,7 +212,7 @@ const (
 	// The RPC, or what the request asks of it, is part of the contract and not built yet.
 	//
 	// Code: UNIMPLEMENTED. Metadata: `method`, of a knob its name, and what it `will` do. Example: `{method:
-	// "GetCheckpoint", will: "read one checkpoint"}`.
+	// "policy.events.retention", will: "remove events after a time"}`.
 	ErrorReason_ERROR_REASON_NOT_YET ErrorReason = 40
 	// Stored data does not hold together; `VerifySession` lists what.
 	//

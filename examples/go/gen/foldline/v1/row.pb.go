@@ -762,8 +762,8 @@ type AssistantRow struct {
 	Model *ModelRef `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
 	// Why the answer ended. Unspecified: not known.
 	StopReason StopReason `protobuf:"varint,3,opt,name=stop_reason,json=stopReason,proto3,enum=foldline.v1.StopReason" json:"stop_reason,omitempty"`
-	// Offset of the row this one was derived from by a checkpoint's trim (K2), which keeps the call identity. 0:
-	// none. Ignored on input.
+	// Offset of the row that this one is what trims left of (K2): results of its calls name that one. 0: none. Ignored
+	// on input.
 	DerivedFrom   uint64 `protobuf:"varint,4,opt,name=derived_from,json=derivedFrom,proto3" json:"derived_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -842,7 +842,8 @@ type ToolResultRow struct {
 	// on input.
 	Late bool `protobuf:"varint,5,opt,name=late,proto3" json:"late,omitempty"`
 	// Exact input tokens of the request that made the call, in decimal digits, or `unavailable`, never an estimate
-	// (K4). Empty while checkpoints are off; fixed at append; ignored on input. At most 64 bytes.
+	// (K4). Renders behind the text as `[input tokens: 5120, one request behind]`, or `[input tokens: unavailable]`. Empty
+	// while checkpoints are off; fixed at append; ignored on input. At most 64 bytes.
 	UsageMark string `protobuf:"bytes,6,opt,name=usage_mark,json=usageMark,proto3" json:"usage_mark,omitempty"`
 	// Offset of the assistant row that made the call (R3). 0: none. Set by the sidecar; ignored on input.
 	CallOffset    uint64 `protobuf:"varint,7,opt,name=call_offset,json=callOffset,proto3" json:"call_offset,omitempty"`

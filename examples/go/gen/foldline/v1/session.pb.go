@@ -147,6 +147,8 @@ const (
 	RevisionKind_REVISION_KIND_RESTORE RevisionKind = 5
 	// The session was forked from another.
 	RevisionKind_REVISION_KIND_FORK RevisionKind = 6
+	// A checkpoint trimmed tool calls (K2).
+	RevisionKind_REVISION_KIND_TRIM RevisionKind = 7
 )
 
 // Enum value maps for RevisionKind.
@@ -159,6 +161,7 @@ var (
 		4: "REVISION_KIND_EDIT",
 		5: "REVISION_KIND_RESTORE",
 		6: "REVISION_KIND_FORK",
+		7: "REVISION_KIND_TRIM",
 	}
 	RevisionKind_value = map[string]int32{
 		"REVISION_KIND_UNSPECIFIED": 0,
@@ -168,6 +171,7 @@ var (
 		"REVISION_KIND_EDIT":        4,
 		"REVISION_KIND_RESTORE":     5,
 		"REVISION_KIND_FORK":        6,
+		"REVISION_KIND_TRIM":        7,
 	}
 )
 
@@ -768,7 +772,9 @@ type Revision struct {
 	// Rows active at it.
 	RowsActive int64 `protobuf:"varint,6,opt,name=rows_active,json=rowsActive,proto3" json:"rows_active,omitempty"`
 	// Record of the fold, without its offset ranges and summary text. Absent: no fold made it.
-	Fold          *CompactionRecord `protobuf:"bytes,7,opt,name=fold,proto3" json:"fold,omitempty"`
+	Fold *CompactionRecord `protobuf:"bytes,7,opt,name=fold,proto3" json:"fold,omitempty"`
+	// Checkpoint whose trim made it (K2). Empty: no trim made it.
+	CheckpointId  string `protobuf:"bytes,8,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -850,6 +856,13 @@ func (x *Revision) GetFold() *CompactionRecord {
 		return x.Fold
 	}
 	return nil
+}
+
+func (x *Revision) GetCheckpointId() string {
+	if x != nil {
+		return x.CheckpointId
+	}
+	return ""
 }
 
 // A fault that `VerifySession` found.
@@ -1002,7 +1015,7 @@ const file_foldline_v1_session_proto_rawDesc = "" +
 	"\r_count_tokensB\x10\n" +
 	"\x0e_anchor_tokensB\x0e\n" +
 	"\f_left_tokensB\x18\n" +
-	"\x16_left_threshold_tokens\"\xbb\x02\n" +
+	"\x16_left_threshold_tokens\"\xea\x02\n" +
 	"\bRevision\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12'\n" +
 	"\x0fparent_revision\x18\x02 \x01(\x04R\x0eparentRevision\x127\n" +
@@ -1012,7 +1025,8 @@ const file_foldline_v1_session_proto_rawDesc = "" +
 	"createTime\x12\x1f\n" +
 	"\vrows_active\x18\x06 \x01(\x03R\n" +
 	"rowsActive\x121\n" +
-	"\x04fold\x18\a \x01(\v2\x1d.foldline.v1.CompactionRecordR\x04fold\"\xa3\x01\n" +
+	"\x04fold\x18\a \x01(\v2\x1d.foldline.v1.CompactionRecordR\x04fold\x12-\n" +
+	"\rcheckpoint_id\x18\b \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\fcheckpointId\"\xa3\x01\n" +
 	"\vVerifyFault\x12\x1b\n" +
 	"\x04rule\x18\x01 \x01(\tB\a\xbaH\x04r\x02(\x10R\x04rule\x12 \n" +
 	"\x06detail\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06detail\x12\x1a\n" +
@@ -1026,7 +1040,7 @@ const file_foldline_v1_session_proto_rawDesc = "" +
 	"\aRowView\x12\x18\n" +
 	"\x14ROW_VIEW_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fROW_VIEW_ACTIVE\x10\x01\x12\x14\n" +
-	"\x10ROW_VIEW_ARCHIVE\x10\x02*\xc5\x01\n" +
+	"\x10ROW_VIEW_ARCHIVE\x10\x02*\xdd\x01\n" +
 	"\fRevisionKind\x12\x1d\n" +
 	"\x19REVISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15REVISION_KIND_CREATED\x10\x01\x12\x18\n" +
@@ -1034,7 +1048,8 @@ const file_foldline_v1_session_proto_rawDesc = "" +
 	"\x12REVISION_KIND_FOLD\x10\x03\x12\x16\n" +
 	"\x12REVISION_KIND_EDIT\x10\x04\x12\x19\n" +
 	"\x15REVISION_KIND_RESTORE\x10\x05\x12\x16\n" +
-	"\x12REVISION_KIND_FORK\x10\x06*\xe6\x01\n" +
+	"\x12REVISION_KIND_FORK\x10\x06\x12\x16\n" +
+	"\x12REVISION_KIND_TRIM\x10\a*\xe6\x01\n" +
 	"\vUsageSource\x12\x1c\n" +
 	"\x18USAGE_SOURCE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11USAGE_SOURCE_HOST\x10\x01\x12\x19\n" +
