@@ -83,9 +83,6 @@ def wire_record(record: CompactionRecord, *, brief: bool = False) -> compaction_
     )
 
 
-def wire_plan(plan: FoldPlan) -> compaction_pb2.CompactionPlan:
-    return compaction_pb2.CompactionPlan(
-        scope=SCOPES.wire(plan.scope),
 def wire_checkpoint(checkpoint: Checkpoint) -> checkpoint_pb2.Checkpoint:
     return checkpoint_pb2.Checkpoint(
         checkpoint_id=checkpoint.checkpoint_id,
@@ -100,6 +97,9 @@ def wire_checkpoint(checkpoint: Checkpoint) -> checkpoint_pb2.Checkpoint:
     )
 
 
+def wire_plan(plan: FoldPlan) -> compaction_pb2.CompactionPlan:
+    return compaction_pb2.CompactionPlan(
+        scope=SCOPES.wire(plan.scope),
         discarded=wire_ranges(to_ranges(plan.discard)),
         retained=wire_ranges(to_ranges(plan.retain)),
         rows_summarized=len(plan.source_rows),
@@ -215,11 +215,11 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
                     recovered=not event.cause,
                 )
             )
+        case EventKind.CHECKPOINT_SAVED if event.checkpoint is not None:
+            made.checkpoint_saved.checkpoint.CopyFrom(wire_checkpoint(event.checkpoint))
         case EventKind.WARNING if event.warning is not None:
             made.warning.CopyFrom(wire_warnings([Warning_(event.warning, event.message)])[0])
 
-        case EventKind.CHECKPOINT_SAVED if event.checkpoint is not None:
-            made.checkpoint_saved.checkpoint.CopyFrom(wire_checkpoint(event.checkpoint))
 
 def _check(failure: CheckFailure) -> compaction_pb2.CheckFailure:
     return compaction_pb2.CheckFailure(rule=failure.rule, detail=failure.detail[:1024])
