@@ -12,15 +12,15 @@ from foldline.v1 import (
 )
 
 from tests.model import rows as made
+from tests.model.checkpoints import Checkpoints
 from tests.model.host import POLICIES, Scene, policy
 from tests.model.server import CATALOG
 from tests.model.state import State, require
-from tests.model.writers import Writers
 
 MOST_SCENES = 5
 
 
-class Changes(Writers):
+class Changes(Checkpoints):
     """Changes beside the loop: appends, edits, restores, folds, and what happens to the server."""
 
     def append(self, scene: Scene) -> None:

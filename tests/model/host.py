@@ -57,6 +57,9 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"background": {"enabled": True, "fraction": 0.5}, "fold_wait": "0.001s"},
     {"summary": {"source": "SUMMARY_SOURCE_POLICY_CURATOR", "timeout": "0.15s"}, "min_boundaries_between": 0},
     {"summary": {"source": "SUMMARY_SOURCE_POLICY_CURATOR", "timeout": "0.15s"}, "cooldown": "0s"},
+    {"checkpoints": {"enabled": True}, "min_boundaries_between": 0},
+    {"checkpoints": {"enabled": True}, "retention": {"turns": 1, "messages": 1}},
+    {"checkpoints": {"enabled": True}, "auto_compact": False},
     {"fold_wait": "0s"},
     {"auto_compact_threshold": 2**63 - 1, "body_cap_bytes": 2**63 - 1, "byte_fraction": 1.0},
 )

@@ -84,12 +84,21 @@ class Onlooker(EventLog):
             known = state.archive.get(row.offset)
             if known is None:
                 state.archive[row.offset] = Known(stored_form(row), row)
+                self._marked(state, row)
                 if row.pinned:
                     state.pinned.add(row.offset)
             else:
                 require(
                     known.stored == stored_form(row), "V2", f"row {row.offset} is not what it was: {row} of {known.row}"
                 )
+
+    @staticmethod
+    def _marked(state: State, row: row_pb2.Row) -> None:
+        """K4: a result says what the request before it took, or that nobody told; not while checkpoints are off."""
+        if row.HasField("tool_result"):
+            mark = row.tool_result.usage_mark
+            require(not mark or mark == "unavailable" or mark.isdecimal(), "K4", row)
+            require(bool(mark) == state.checkpointed, "K4", f"checkpoints {state.checkpointed}: {row}")
 
     def folded(self, state: State, record: compaction_pb2.CompactionRecord, revision: int) -> None:
         """A fold took only what it may (V1-V5), and the list is what its record says."""

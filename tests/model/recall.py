@@ -27,6 +27,7 @@ def spoken(state: State) -> list[int]:
         for offset in sorted(state.folded)
         if offset not in state.active
         and state.kind(offset) in ("user", "assistant")
+        and not state.archive[offset].row.assistant.derived_from
         and any(_said(b).strip() for b in _content(state, offset))
     ]
 

@@ -59,6 +59,11 @@ class Known:
         return [b.tool_call.call_id for b in self.row.assistant.content if b.HasField("tool_call")]
 
     @property
+    def origin(self) -> int:
+        """Offset that results of its calls name: of the row that it is what trims left of, else its own (K2)."""
+        return self.row.assistant.derived_from or self.row.offset
+
+    @property
     def paused(self) -> bool:
         return self.kind == "assistant" and self.row.assistant.stop_reason == row_pb2.STOP_REASON_PAUSED
 
@@ -113,12 +118,19 @@ class State:
     tools: list[str] = field(default_factory=list)
     numbers: int = 0
     dropped: bool = False
+    checkpoints: set[str] = field(default_factory=set)
 
     @property
     def writes_ahead(self) -> bool:
         """Whether summaries may be written in the background, so that counts and cadence change by themselves."""
         background = self.policy.get("background")
         return isinstance(background, dict) and bool(background.get("enabled"))
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether the session's policy lets its agent save checkpoints."""
+        asked = self.policy.get("checkpoints")
+        return isinstance(asked, dict) and bool(asked.get("enabled"))
 
     def next(self, prefix: str) -> str:
         self.numbers += 1
@@ -150,7 +162,7 @@ class State:
         found: dict[tuple[int, str], tuple[bool, bool]] = {}
         for offset in standing:
             for call_id in self.archive[offset].calls if self.kind(offset) == "assistant" else ():
-                found[offset, call_id] = (False, False)
+                found[self.archive[offset].origin, call_id] = (False, False)
         for offset in standing:
             if self.kind(offset) == "tool_result":
                 body = self.archive[offset].row.tool_result
