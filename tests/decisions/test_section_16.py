@@ -45,6 +45,8 @@ EDITS = [
     ("X1", "nor a call without its result", "U A(c) R(c) U", (3, 3), (), None),
     ("X1", "nor half a batch", "U A(c,d) R(c) R(d) U", (2, 3), (), None),
     ("X1", "nor half of a paused message", "U A@r1^ A@r1> U", (3, 3), (), None),
+    ("X1", "nor may a row come between its halves", "U A@r1^ U A@r1> U", (3, 3), ("A",), None),
+    ("X1", "a row that came between them may go", "U A@r1^ U A@r1> U", (3, 3), (), "1 2 4 5"),
     ("X1", "nor a user row without its context", "I U A", (2, 2), (), None),
     ("X1", "a key may not lose its current row", "S(k,1) U A", (1, 1), (), None),
     ("X1", "nor fall back to an older one", "S(k,1) U S(k,2) A", (3, 3), (), None),

@@ -94,8 +94,9 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
         new = measured(services, session, accepted.rows, revision, {})
         after = [*before[:first], *(to_row(r) for r in new), *before[last + 1 :]]
         units = [u.offsets for u in analyze(snapshot_of(services, session, stored, before)).units]
-        check_edit(before, after, units, session)
         after_stored = [*stored[:first], *new, *stored[last + 1 :]]
+        whole = [u.offsets for u in analyze(snapshot_of(services, session, after_stored, after)).units]
+        check_edit(before, after, units, whole, session)
         changed = replace(accepted.session, open_run=session.open_run, cadence=cadence.edited(session.cadence))
         return _commit(
             services, caller, live, changed, stored, after_stored, new, RevisionKind.EDIT,

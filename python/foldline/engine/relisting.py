@@ -156,11 +156,14 @@ def _updates(
     return tuple(updates)
 
 
-def check_edit(before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequence[int]], session: Session) -> None:
-    """X1: no key without its current row, no result without its call, no half unit.
+def check_edit(
+    before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequence[int]], whole: Sequence[Sequence[int]],
+    session: Session,
+) -> None:  # fmt: skip
+    """X1: no key without its current row, no result without its call, no half unit, none with rows put between it.
 
     Args:
-        units: the units of the list before, as offsets.
+        units, whole: the units of the list before and after, as offsets.
 
     Raises:
         FoldlineError: EDIT_SPLITS_UNIT, naming the rows.
@@ -170,6 +173,10 @@ def check_edit(before: Sequence[Row], after: Sequence[Row], units: Sequence[Sequ
         left = [o for o in unit if o in active]
         if left and len(left) != len(unit):
             raise _splits(f"rows {_names(unit)} move as one, the edit keeps only {_names(left)}", unit)
+    place = {offset: index for index, unit in enumerate(whole) for offset in unit}
+    for unit in units:
+        if unit[0] in active and len({place[o] for o in unit}) > 1:
+            raise _splits(f"rows {_names(unit)} move as one, the edit would put a row between them", unit)
     for key in session.system_keys:
         versions = [r.offset for r in after if isinstance(r.body, SystemRow) and r.body.key == key.key]
         newest = max(
