@@ -19,6 +19,7 @@ from foldline.domain.rows import CompactionSummaryRow, Row, RowBody
 from foldline.domain.session import Session
 from foldline.engine import cadence, ledger
 from foldline.engine.checks import Candidate
+from foldline.engine.coverage import held
 
 
 class Proposal:
@@ -84,8 +85,14 @@ class Proposal:
         gone = set(self.plan.discard)
         return tuple(e for e in entries if e.offset in gone)
 
-    def record(self, *, boundary: int, retained: tuple[OffsetRange, ...], entries: int) -> CompactionRecord:
-        """The record of the fold; before and after are estimated by one method."""
+    def record(
+        self, *, boundary: int, retained: tuple[OffsetRange, ...], entries: Sequence[MemoryEntry]
+    ) -> CompactionRecord:
+        """The record of the fold; before and after are estimated by one method.
+
+        Args:
+            entries: those that it publishes.
+        """
         before, after = (
             sum(f.tokens for f in facts if not f.superseded) for facts in (self.before.rows, self.after)
         )  # fmt: skip
@@ -107,14 +114,14 @@ class Proposal:
             bytes_after=sum(f.bytes for f in self.after),
             summary_source=summary.source,
             bound=summary.bound,
-            coverage=summary.coverage,
+            coverage=replace(summary.coverage, memory=held(summary.named, entries) if entries else None),
             digest=self.digest,
             summary_text=summary.text,
             duration=time.monotonic() - attempt.started,
             boundary=boundary,
             model=summary.model,
             usage=summary.usage,
-            memory_entries=entries,
+            memory_entries=len(entries),
             memory_dropped=self.session.memory_dropped,
             results_indexed=self.request.policy.memory.index_tool_results,
             time=self.services.clock(),

@@ -120,7 +120,7 @@ class _Commit:
         ahead = attempt.trigger is Trigger.BACKGROUND
         boundary = max(0, self.session.cadence.boundaries - 1) if ahead else attempt.boundary
         record = proposal.record(
-            boundary=boundary, retained=to_ranges(self.plan.retain), entries=len(self.entries)
+            boundary=boundary, retained=to_ranges(self.plan.retain), entries=self.entries
         )  # fmt: skip
         state = self._state(record)
         commit(self.services, self.live, self._batch(record, state))

@@ -108,7 +108,8 @@ def _call(
     services: Services, request: FoldRequest, attempt: Attempt, source: SummarySource
 ) -> tuple[FoldPlan, SummaryResult]:
     if source is SummarySource.COMPACTOR:
-        return compact(services, request, attempt)
+        plan, written = compact(services, request, attempt)
+        return plan, services.sources.scored(_summary_request(services, request, replace(attempt, plan=plan)), written)
     if source is SummarySource.NATIVE:
         return attempt.plan, compact_natively(services, request, attempt)
     if source is SummarySource.CURATOR:

@@ -219,11 +219,24 @@ class SourceBound:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Share of identifiers of the folded rows in the summary, and with its appendix (S9); [0, 1]."""
+    """Share of identifiers of the folded rows in the summary, and with its appendix (S9); [0, 1].
+
+    Attributes:
+        memory: in what memory holds of these rows; None: not measured, or nothing was published.
+    """
 
     summary: float = 1.0
     with_appendix: float = 1.0
     identifiers: int = 0
+    memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An identifier of the folded rows that matters, and the last row that names it (S9)."""
+
+    offset: int
+    text: str
 
 
 ASKED_HERE = "[the instruction of the summary]"
@@ -287,6 +300,7 @@ class SummaryResult:
     """A written summary: ``text`` includes the appendix, not the ledger. ``durable`` are constraints to carry (F8).
 
     Attributes:
+        named: the identifiers that ``coverage`` is about.
         item: of a native fold: what is stored, of which ``text`` is the placeholder (N2).
     """
 
@@ -298,6 +312,7 @@ class SummaryResult:
     model: ModelRef = ModelRef()
     usage: Usage | None = None
     appendix_tokens: int = 0
+    named: tuple[Named, ...] = ()
     item: ProviderCompactionRow | None = None
 
 

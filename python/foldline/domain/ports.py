@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from foldline.domain.arrangement import Arrangement
@@ -490,6 +490,8 @@ class Sources:
     compactor: Compactor | None = None
     carrying: Carrying | None = None
     """What the texts of connected curators carry beside their own words (F8, S9); None: they are not asked."""
+    scored: Callable[[SummaryRequest, SummaryResult], SummaryResult] = field(default=lambda request, written: written)
+    """A compactor's text with its coverage (S9)."""
     native: NativeSource | None = None
 
 

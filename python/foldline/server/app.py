@@ -47,6 +47,7 @@ from foldline.summarize.extractive import ExtractiveSummarizer
 from foldline.summarize.mechanical import MechanicalHandoff
 from foldline.summarize.native import NativeCompactor, native_from
 from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
+from foldline.summarize.source import scored
 from foldline.v1 import compaction_service_pb2, session_service_pb2
 
 log = structlog.get_logger(__name__)
@@ -102,7 +103,7 @@ def _embedder(settings: Memory) -> Callable[[], Embedder] | None:
     """What makes the configured embedder, when it is first needed.
 
     Raises:
-        ConfigError: no model, an SDK that is not installed, a key that is not there, admin keys that are none.
+        ConfigError: no model, an SDK that is not installed, a key that is not there.
     """
     if settings.embedder == "minilm":
         return MiniLm
@@ -334,6 +335,7 @@ def build(
         provider=provider or provider_from(config, _judges(catalog)),
         compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
         carrying=lambda request: CuratedText(request, _count),
+        scored=lambda request, written: scored(request, written, _count),
         native=native_from(config, _judges(catalog)),
     )
     store = _store(config, clock)

@@ -57,5 +57,5 @@ class CuratedText:
         text, coverage, added = cover(prose, source.identifiers, request.coverage_floor, spare, count)
         return SummaryResult(
             text, source.kept(text), SummarySource.CURATOR, coverage=coverage, model=answer.model, usage=answer.usage,
-            appendix_tokens=added,
+            appendix_tokens=added, named=source.named,
         )  # fmt: skip

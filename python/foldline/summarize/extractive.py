@@ -63,7 +63,12 @@ class ExtractiveSummarizer:
         spare = min(request.appendix, source.total - count(prose))
         text, coverage, added = cover(prose, source.identifiers, request.coverage_floor, spare, count)
         return SummaryResult(
-            text, source.kept(prose), SummarySource.EXTRACTIVE, coverage=coverage, appendix_tokens=added
+            text,
+            source.kept(prose),
+            SummarySource.EXTRACTIVE,
+            coverage=coverage,
+            appendix_tokens=added,
+            named=source.named,
         )
 
     def _lines(self, source: Source, request: SummaryRequest) -> list[Line]:

@@ -62,7 +62,12 @@ class MechanicalHandoff:
         spare = min(request.appendix, source.total - count(prose))
         text, coverage, added = cover(prose, source.identifiers, request.coverage_floor, spare, count)
         return SummaryResult(
-            text, source.kept(prose), SummarySource.MECHANICAL, coverage=coverage, appendix_tokens=added
+            text,
+            source.kept(prose),
+            SummarySource.MECHANICAL,
+            coverage=coverage,
+            appendix_tokens=added,
+            named=source.named,
         )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind
 from foldline.domain.errors import FoldlineError
-from foldline.domain.folding import SummaryFailed, SummaryRequest
+from foldline.domain.folding import Coverage, Named, SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.rows import MEDIA, CompactionSummaryRow, Row
 from foldline.summarize.constraints import MEMORY_LINE, Constraint, constraints_of, durable_part
+from foldline.summarize.coverage import missing, share
 from foldline.summarize.goals import constraint_line
 from foldline.summarize.identifiers import Identifier, identifiers_of
 from foldline.summarize.reading import Reading, read_rows
@@ -41,6 +43,11 @@ class Source:
     mask: Callable[[str], str]
     clean: Callable[[str], str]
 
+    @property
+    def named(self) -> tuple[Named, ...]:
+        """What coverage is scored by (S9), as memory is asked for it."""
+        return tuple(Named(i.offset, i.probe) for i in self.identifiers)
+
     def kept(self, text: str) -> tuple[str, ...]:
         """The constraints that the text holds."""
         return tuple(c.text for c in self.durable if c.text in text)
@@ -66,6 +73,13 @@ def read_source(request: SummaryRequest, count: Callable[[str], int]) -> Source:
     durable, gave_way = _durable(stated, request.earlier, clean, int(room * _DURABLE_SHARE), count)
     identifiers = identifiers_of(reading, [(c.offset, c.text) for c in stated])
     return Source(reading, room, total, durable, gave_way, identifiers, redactor.mask, clean)
+
+
+def scored(request: SummaryRequest, written: SummaryResult, count: Callable[[str], int]) -> SummaryResult:
+    """A compactor's text with its coverage of the rows (S9): it was handed them as they are, and stands as written."""
+    source = read_source(replace(request, redact=()), request.count or count)
+    found = share(source.identifiers, missing(source.identifiers, written.text))
+    return replace(written, coverage=Coverage(found, found, len(source.identifiers)), named=source.named)
 
 
 def _room(request: SummaryRequest, count: Callable[[str], int]) -> tuple[int, int]:

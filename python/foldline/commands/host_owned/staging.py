@@ -135,7 +135,7 @@ class _Stage:
         plan, view = self.plan, self.view
         discarded = sorted(discarded_messages(view.sent, view.transcript.rows, plan.discard))
         return StagedFold(
-            record=self.proposal.record(boundary=self.attempt.boundary, retained=(), entries=len(self.entries)),
+            record=self.proposal.record(boundary=self.attempt.boundary, retained=(), entries=self.entries),
             rows=(*self.new, self.proposal.row),
             entries=self.entries,
             calls=self._calls(),

@@ -69,7 +69,10 @@ def wire_record(record: CompactionRecord, *, brief: bool = False) -> compaction_
         usage=wire_usage(record.usage),
         duration=duration(record.duration),
         coverage=compaction_pb2.Coverage(
-            summary=coverage.summary, with_appendix=coverage.with_appendix, identifiers=coverage.identifiers
+            summary=coverage.summary,
+            with_appendix=coverage.with_appendix,
+            identifiers=coverage.identifiers,
+            memory=coverage.memory,
         ),
         digest=record.digest,
         summary_text="" if brief else record.summary_text,

@@ -218,4 +218,6 @@ def _result(task: Task, sections: Sections, bound: SourceBound, model: ModelRef,
         )  # fmt: skip
     spare = min(request.appendix, max(0, source.total - count(prose)))
     text, coverage, added = cover(prose, source.identifiers, request.coverage_floor, spare, count)
-    return SummaryResult(text, source.kept(prose), SummarySource.PROVIDER, bound, coverage, model, usage, added)
+    return SummaryResult(
+        text, source.kept(prose), SummarySource.PROVIDER, bound, coverage, model, usage, added, source.named
+    )
