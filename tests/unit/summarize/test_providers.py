@@ -19,7 +19,7 @@ from foldline.domain.enums import FailureKind, SourceBoundKind, SummarySource
 from foldline.domain.rows import ModelRef
 from foldline.summarize.packing import HEADINGS
 from foldline.summarize.providers import ProviderSummarizer, provider_from
-from foldline.summarize.providers import openai as openai_api
+from foldline.summarize.providers.sdks import OpenAISdk
 
 from tests.support.providers import Does, FakeProvider
 from tests.unit.summarize.asked import JUDGES, KINDS, asking, failure, summarizer, taken
@@ -251,7 +251,7 @@ class TestOutputLimit:
     def test_openai_itself_is_asked_by_the_newer_name(
         self, fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(openai_api, "BASE_URL", fake.base_url("openai"))
+        monkeypatch.setattr(OpenAISdk, "url", fake.base_url("openai"))
         monkeypatch.setenv("A_KEY", KEY)
         summarizer(fake, base_url="", api_key_env="A_KEY").summarize(asking(SOURCE))
         assert fake.received[0].body["max_completion_tokens"] == 2 * 1024 + 8192

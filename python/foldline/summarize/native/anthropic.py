@@ -10,25 +10,14 @@ from typing import Any
 
 import msgspec
 
-from foldline.access import require_sdk, sdk
 from foldline.config import Provider
 from foldline.domain.enums import Format, ModelType
 from foldline.domain.native import EDIT, NativeRoute, NativeTask
 from foldline.domain.rows import ModelRef
 from foldline.summarize.native.api import NOT_SERVED, Incapable, NotCompacted, Opened
 from foldline.summarize.prompt import Ask
-from foldline.summarize.providers.anthropic import BASE_URL
-from foldline.summarize.providers.endpoint import (
-    LONG,
-    Answer,
-    CallFailed,
-    Ending,
-    body_of,
-    listed,
-    refused_by_status,
-    table,
-    text_of,
-)
+from foldline.summarize.providers.endpoint import Answer, CallFailed, Ending, body_of, listed, table, text_of
+from foldline.summarize.providers.sdks import AnthropicSdk, refused
 
 LEAST_TRIGGER = 50_000
 """Input tokens under which the edit cannot be triggered."""
@@ -53,31 +42,21 @@ _ENDINGS = {
 }
 
 
-class AnthropicCompaction:
-    """One endpoint by Anthropic's SDK; ``beta`` is the one that its settings choose."""
+class AnthropicCompaction(AnthropicSdk):
+    """One endpoint; ``beta`` is the one that its settings choose."""
 
     kind = ModelType.ANTHROPIC
 
     def __init__(self, name: str, settings: Provider) -> None:
-        """Refuses a missing SDK.
-
-        Raises:
-            ConfigError: with the command that installs it.
-        """
-        require_sdk(f"providers.{name}", "anthropic", "anthropic")
-        self._base_url = settings.base_url or BASE_URL
+        super().__init__(name, settings)
         self._most = settings.max_output
         self.beta: str = settings.compaction
         self._edits = self.beta == EDIT
 
-    def load(self) -> Any:
-        """The SDK."""
-        return sdk("anthropic")
-
     def route(self, model: ModelRef) -> NativeRoute:
         least = LEAST_TRIGGER if self._edits else 0
         return NativeRoute(
-            model, self._base_url, self.beta, Format.ANTHROPIC_MESSAGES, takes_instructions=True, takes_tools=True,
+            model, self.base_url, self.beta, Format.ANTHROPIC_MESSAGES, takes_instructions=True, takes_tools=True,
             least_tokens=least,
         )  # fmt: skip
 
@@ -102,21 +81,15 @@ class AnthropicCompaction:
 
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Opened]:
-        anthropic = self.load()
-        client = anthropic.AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0, timeout=LONG)
-        async with client:
+        async with self.connected(key) as client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:
                 create = client.beta.messages.with_raw_response.create
-                try:
+                with self.failing(_failure):
                     raw = await create(model=model, max_tokens=most, betas=[self.beta], **(ask.fields or {}))
-                except anthropic.APIStatusError as error:
-                    raise _failure(error) from None
-                except anthropic.APIConnectionError:
-                    raise CallFailed("could not be reached, or broke off", again=True) from None
                 return read_compacted(raw.http_response.content)
 
-            yield _Opened(call, client, anthropic, self.beta)
+            yield _Opened(call, client, self)
 
     def item(self, answer: Answer) -> str:
         """The one block. One of null or empty content may not be sent back as a summary (XI5)."""
@@ -151,28 +124,23 @@ class _Opened(Opened):
     """The Models API says for nothing what a model is capable of (XI7)."""
 
     client: Any
-    sdk: Any
-    beta: str
+    api: AnthropicCompaction
 
     async def probe(self, model: str) -> None:
-        try:
-            raw = await self.client.beta.models.with_raw_response.retrieve(model, betas=[self.beta])
-        except self.sdk.APIStatusError as error:
-            raise _failure(error) from None
-        except self.sdk.APIConnectionError:
-            raise CallFailed("could not be reached, or broke off", again=True) from None
+        beta = self.api.beta
+        with self.api.failing(_failure):
+            raw = await self.client.beta.models.with_raw_response.retrieve(model, betas=[beta])
         able = table(body_of(raw.http_response.content).get("capabilities"))
-        if self.beta == EDIT:
+        if beta == EDIT:
             found = table(table(able.get("context_management")).get("compact_20260112"))
         else:
             found = table(table(able.get("compaction")).get("summarize"))
         if found.get("supported") is not True:
-            raise Incapable(f"does not say that this model has {self.beta}")
+            raise Incapable(f"does not say that this model has {beta}")
 
 
 def _failure(error: Any) -> Exception:
     """What an HTTP error says: of a typed one the request was at fault, of others perhaps the capability."""
-    response = error.response
     if error.status_code in NOT_SERVED:
         return Incapable(f"answered {error.status_code}")
     said = table(table(error.body).get("error"))
@@ -180,7 +148,7 @@ def _failure(error: Any) -> Exception:
     typed = text_of(table(said.get("details")).get("error_code")).startswith("compaction_")
     if error.status_code == 400 and not typed and _NOT_TAKEN.search(message) and _OF_COMPACTION.search(message):
         return Incapable("does not take the parameter")
-    return refused_by_status(error.status_code, response.content, response.headers)
+    return refused(error)
 
 
 class _Message(msgspec.Struct):

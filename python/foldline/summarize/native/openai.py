@@ -8,24 +8,13 @@ from typing import Any
 
 import msgspec
 
-from foldline.access import require_sdk, sdk
-from foldline.config import Provider
 from foldline.domain.enums import Format, ModelType
 from foldline.domain.native import NativeRoute, NativeTask
 from foldline.domain.rows import ModelRef
 from foldline.summarize.native.api import NOT_SERVED, Incapable, Opened
 from foldline.summarize.prompt import Ask
-from foldline.summarize.providers.endpoint import (
-    LONG,
-    Answer,
-    CallFailed,
-    Ending,
-    body_of,
-    listed,
-    refused_by_status,
-    text_of,
-)
-from foldline.summarize.providers.openai import BASE_URL
+from foldline.summarize.providers.endpoint import Answer, Ending, body_of, listed, text_of
+from foldline.summarize.providers.sdks import OpenAISdk, refused
 
 PROTOCOL = "responses/compact"
 
@@ -36,28 +25,15 @@ class _Compacted(msgspec.Struct):
     output: msgspec.Raw
 
 
-class OpenAICompaction:
-    """One endpoint by OpenAI's SDK."""
+class OpenAICompaction(OpenAISdk):
+    """One endpoint."""
 
     kind = ModelType.OPENAI
     beta = ""
 
-    def __init__(self, name: str, settings: Provider) -> None:
-        """Refuses a missing SDK.
-
-        Raises:
-            ConfigError: with the command that installs it.
-        """
-        require_sdk(f"providers.{name}", "openai", "openai")
-        self._base_url = settings.base_url or BASE_URL
-
-    def load(self) -> Any:
-        """The SDK."""
-        return sdk("openai")
-
     def route(self, model: ModelRef) -> NativeRoute:
         """What the host says in instructions is none of the call's: those of the live request are (XI8)."""
-        return NativeRoute(model, self._base_url, PROTOCOL, Format.OPENAI_RESPONSES)
+        return NativeRoute(model, self.base_url, PROTOCOL, Format.OPENAI_RESPONSES)
 
     def most(self, task: NativeTask) -> int:
         """The call takes no limit."""
@@ -69,20 +45,11 @@ class OpenAICompaction:
 
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Opened]:
-        openai = self.load()
-        client = openai.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0, timeout=LONG)
-        async with client:
+        async with self.connected(key) as client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:
-                try:
+                with self.failing(_failure):
                     raw = await client.responses.with_raw_response.compact(model=model, **(ask.fields or {}))
-                except openai.APIStatusError as error:
-                    if error.status_code in NOT_SERVED:
-                        raise Incapable(f"answered {error.status_code}") from None
-                    response = error.response
-                    raise refused_by_status(error.status_code, response.content, response.headers) from None
-                except openai.APIConnectionError:
-                    raise CallFailed("could not be reached, or broke off", again=True) from None
                 return read_compacted(raw.http_response.content)
 
             yield Opened(call)
@@ -97,6 +64,11 @@ class OpenAICompaction:
         if not text_of(found[0].get("encrypted_content")):
             raise Incapable("gave a compaction item without content", answer.body)
         return answer.text
+
+
+def _failure(error: Any) -> Exception:
+    """What an HTTP error says: of the call, or of an API that is not there (N3)."""
+    return Incapable(f"answered {error.status_code}") if error.status_code in NOT_SERVED else refused(error)
 
 
 def read_compacted(content: bytes) -> Answer:

@@ -6,23 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from foldline.access import require_sdk, sdk
-from foldline.config import Provider
 from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
-from foldline.summarize.providers.endpoint import (
-    LONG,
-    Answer,
-    Call,
-    CallFailed,
-    Ending,
-    body_of,
-    listed,
-    refused_by_status,
-    text_of,
-)
+from foldline.summarize.providers.endpoint import Answer, Call, CallFailed, Ending, body_of, listed, text_of
+from foldline.summarize.providers.sdks import AnthropicSdk
 
-BASE_URL = "https://api.anthropic.com"
 _ENDINGS = {
     "end_turn": Ending.COMPLETE,
     "stop_sequence": Ending.COMPLETE,
@@ -33,42 +21,22 @@ _ENDINGS = {
 }
 
 
-class Anthropic:
-    """One endpoint by Anthropic's SDK."""
+class Anthropic(AnthropicSdk):
+    """One endpoint."""
 
     kind = ModelType.ANTHROPIC
     format = Format.ANTHROPIC_MESSAGES
     reasoning = 0
 
-    def __init__(self, name: str, settings: Provider) -> None:
-        """Refuses a missing SDK.
-
-        Raises:
-            ConfigError: with the command that installs it.
-        """
-        require_sdk(f"providers.{name}", "anthropic", "anthropic")
-        self._base_url = settings.base_url or BASE_URL
-
-    def load(self) -> Any:
-        """The SDK."""
-        return sdk("anthropic")
-
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
-        anthropic = self.load()
-        client = anthropic.AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0, timeout=LONG)
-        async with client:
+        async with self.connected(key) as client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:
                 fields = ask.fields or {"system": ask.system, "messages": [{"role": "user", "content": ask.user}]}
-                try:
+                with self.failing():
                     raw = await client.messages.with_raw_response.create(model=model, max_tokens=most, **fields)
-                except anthropic.APIStatusError as error:
-                    response = error.response
-                    raise refused_by_status(error.status_code, response.content, response.headers) from None
-                except anthropic.APIConnectionError:
-                    raise CallFailed("could not be reached, or broke off", again=True) from None
                 return read_message(body_of(raw.http_response.content))
 
             yield call

@@ -15,9 +15,6 @@ import msgspec
 from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 
-LONG = 86_400.0
-"""Seconds a client waits at most; a summary's own time is shorter, and kept over all its calls."""
-
 
 class Ending(StrEnum):
     """How an answer ended; only a complete one can be a summary (S5)."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from foldline.access import require_sdk, sdk
-from foldline.config import Provider
+from foldline.access import sdk
 from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
@@ -24,39 +23,30 @@ from foldline.summarize.providers.endpoint import (
     table,
     text_of,
 )
+from foldline.summarize.providers.sdks import GoogleSdk, failing
 
-BASE_URL = "https://generativelanguage.googleapis.com"
 _ENDINGS = {"STOP": Ending.COMPLETE, "MAX_TOKENS": Ending.LENGTH}
 _REFUSALS = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII")
 _TOOLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
-class Google:
-    """One endpoint by Google's SDK."""
+class Google(GoogleSdk):
+    """One endpoint."""
 
     kind = ModelType.GOOGLE
     format = Format.GOOGLE_GENAI
     reasoning = 8192
 
-    def __init__(self, name: str, settings: Provider) -> None:
-        """Refuses a missing SDK.
-
-        Raises:
-            ConfigError: with the command that installs it.
-        """
-        require_sdk(f"providers.{name}", "google.genai", "google")
-        self._base_url = settings.base_url or BASE_URL
-
     def load(self) -> tuple[Any, Any, tuple[type[Exception], ...]]:
         """The SDK, its errors, and those of a connection."""
-        return sdk("google.genai"), sdk("google.genai.errors"), _connection_errors()
+        return super().load(), sdk("google.genai.errors"), _connection_errors()
 
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
         genai, errors, broken = self.load()
-        options = {"base_url": self._base_url, "retry_options": {"attempts": 1}}
+        options = {"base_url": self.base_url, "retry_options": {"attempts": 1}}
         client = genai.Client(api_key=key, vertexai=False, http_options=options)
         try:
 
@@ -67,12 +57,8 @@ class Google:
                 else:
                     # The SDK's own types would drop what the host's messages hold beyond them.
                     config["http_options"] = {"extra_body": dict(ask.fields)}
-                try:
+                with failing(errors.APIError, _refused, broken):
                     raw = await client.aio.models.generate_content(model=model, contents=ask.user, config=config)
-                except errors.APIError as error:
-                    raise _refused(error) from None
-                except broken:
-                    raise CallFailed("could not be reached, or broke off", again=True) from None
                 return read_content(body_of((raw.sdk_http_response.body or "").encode()))
 
             yield call

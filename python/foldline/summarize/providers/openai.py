@@ -6,24 +6,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from foldline.access import require_sdk, sdk
 from foldline.config import Provider
 from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
-from foldline.summarize.providers.endpoint import (
-    LONG,
-    Answer,
-    Call,
-    CallFailed,
-    Ending,
-    body_of,
-    listed,
-    refused_by_status,
-    table,
-    text_of,
-)
+from foldline.summarize.providers.endpoint import Answer, Call, CallFailed, Ending, body_of, listed, table, text_of
+from foldline.summarize.providers.sdks import OpenAISdk
 
-BASE_URL = "https://api.openai.com/v1"
 _CHAT_ENDINGS = {
     "stop": Ending.COMPLETE,
     "length": Ending.LENGTH,
@@ -34,46 +22,29 @@ _CHAT_ENDINGS = {
 _CALL_ITEMS = ("function_call", "custom_tool_call", "mcp_call", "computer_call", "local_shell_call")
 
 
-class OpenAI:
-    """One endpoint by OpenAI's SDK; ``responses`` chooses the API."""
+class OpenAI(OpenAISdk):
+    """One endpoint; its type chooses the API."""
 
     kind = ModelType.OPENAI
     reasoning = 8192
 
     def __init__(self, name: str, settings: Provider) -> None:
-        """Refuses a missing SDK.
-
-        Raises:
-            ConfigError: with the command that installs it.
-        """
-        require_sdk(f"providers.{name}", "openai", "openai")
+        super().__init__(name, settings)
         self._responses = settings.type == "openai_responses"
         self.format = Format.OPENAI_RESPONSES if self._responses else Format.OPENAI_CHAT
-        self._base_url = settings.base_url or BASE_URL
         # OpenAI's reasoning models refuse the older name, most compatible servers know no other.
         self._limit = "max_tokens" if settings.base_url else "max_completion_tokens"
-
-    def load(self) -> Any:
-        """The SDK."""
-        return sdk("openai")
 
     @asynccontextmanager
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
-        openai = self.load()
-        client = openai.AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0, timeout=LONG)
-        async with client:
+        async with self.connected(key) as client:
 
             async def call(model: str, ask: Ask, most: int) -> Answer:
-                try:
+                with self.failing():
                     if self._responses:
                         return read_responses(await self._respond(client, model, ask, most))
-                    return read_chat(await self._chat(openai, client, model, ask, most))
-                except openai.APIStatusError as error:
-                    response = error.response
-                    raise refused_by_status(error.status_code, response.content, response.headers) from None
-                except openai.APIConnectionError:
-                    raise CallFailed("could not be reached, or broke off", again=True) from None
+                    return read_chat(await self._chat(client, model, ask, most))
 
             yield call
 
@@ -84,13 +55,13 @@ class OpenAI:
         )
         return body_of(raw.http_response.content)
 
-    async def _chat(self, openai: Any, client: Any, model: str, ask: Ask, most: int) -> dict[str, Any]:
+    async def _chat(self, client: Any, model: str, ask: Ask, most: int) -> dict[str, Any]:
         alone = [{"role": "system", "content": ask.system}, {"role": "user", "content": ask.user}]
         fields = ask.fields or {"messages": alone}
         create = client.chat.completions.with_raw_response.create
         try:
             raw = await create(model=model, **fields, **{self._limit: most})
-        except openai.BadRequestError as error:
+        except self.load().BadRequestError as error:
             if error.code != "unsupported_parameter" or error.param != self._limit:
                 raise
             self._limit = "max_completion_tokens" if self._limit == "max_tokens" else "max_tokens"
