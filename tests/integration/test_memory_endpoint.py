@@ -409,3 +409,24 @@ def test_the_variable_is_read_by_the_process_that_serves(tmp_path: Path, fake: F
     with served as process, Client(process.wait_ready()) as client:
         assert embedded(folded(client))
     assert {a.key for a in fake.asked} == {"sk-variable"}
+
+
+def test_s4_secrets_reach_no_endpoint_neither_with_entries_nor_with_a_query(
+    tmp_path: Path, fake: FakeEmbeddings
+) -> None:
+    """The server's patterns, or the session's own; words still find what is masked, since they stay here."""
+    key, badge = "sk-live0123456789abcdefghijkl", "badge-4711"
+    with running_server(tmp_path, settings(fake)) as client:
+        own = Host(client, "own", auto_compact=False, summary={"redact": {"patterns": ["badge-[0-9]+"]}})
+        ordinary = Host(client, "ordinary", auto_compact=False)
+        for host in (own, ordinary):
+            more(host, f"The key {key} opens the door of {badge},")
+            assert embedded(host)
+            host.search(f"which door does {key} open for {badge}?")
+            assert host.search(badge).hits[0].text.count(badge), "memory keeps the text as it was"
+    sent = [(text, i) for i, asked in enumerate(fake.asked) for text in asked.texts]
+    assert any("[redacted] opens the door" in text for text, _ in sent)
+    assert not any(key in text for text, _ in sent if badge in text), "the ordinary session hides keys of providers"
+    assert any(badge in text for text, _ in sent), "and nothing else"
+    assert any("opens the door of [redacted]," in text for text, _ in sent), "the other hides its own"
+    assert any("which door does [redacted]" in text for text, _ in sent)

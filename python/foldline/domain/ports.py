@@ -211,6 +211,9 @@ class StoreReads(Protocol):
 
     def load_session(self, tenant: str, session_id: str) -> Session | None: ...
 
+    def policy_of(self, key: int) -> Mapping[str, Any]:
+        """The policy that a session states itself, by dotted names; empty where it is gone."""
+
     def list_sessions(self, tenant: str, after: str, limit: int) -> list[Session]:
         """Sessions in order of id, after ``after``."""
 

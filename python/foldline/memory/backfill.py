@@ -105,12 +105,16 @@ class Backfill:
 
     Args:
         condition: told of whatever changes what search can do.
+        masked: a text of a session as its embedder may see it.
     """
 
-    def __init__(self, store: Store, holder: EmbedderHolder, condition: Condition) -> None:
+    def __init__(
+        self, store: Store, holder: EmbedderHolder, condition: Condition, masked: Callable[[int, str], str]
+    ) -> None:
         self._store = store
         self._holder = holder
         self._condition = condition
+        self._masked = masked
         self._changed = threading.Condition()
         self._asked = self._done = 0
         self._suspected = False
@@ -245,7 +249,7 @@ class Backfill:
     def _vectors(self, embedder: Embedder, pending: Sequence[tuple[int, StoredEntry]]) -> list[tuple[int, bytes]]:
         """Vectors of entries; those that cannot be embedded get an empty one, which quarantines them (M9)."""
         try:
-            found = embedder.embed([stored.entry.text for _, stored in pending])
+            found = embedder.embed([self._masked(key, stored.entry.text) for key, stored in pending])
         except FoldlineError:
             raise
         except Exception as error:

@@ -40,6 +40,7 @@ class MemoryService:
         count: tokens of a text, for chunks and answer budgets.
         ring: told of a session that has a new event (§13).
         crossover: embedded entries from which on a scope is searched by a graph (M3).
+        masked: a text of a session as an embedder elsewhere may see it (S4).
     """
 
     def __init__(
@@ -50,14 +51,16 @@ class MemoryService:
         count: Callable[[str], int],
         ring: Callable[[int], None] = lambda key: None,
         crossover: int = CROSSOVER,
+        masked: Callable[[int, str], str] = lambda key, text: text,
     ) -> None:
         self._store = store
         self._count = count
         self._holder = EmbedderHolder(embedder_factory)
-        self._backfill = Backfill(store, self._holder, Condition(store, ring))
+        self._backfill = Backfill(store, self._holder, Condition(store, ring), masked)
         self._cache = ScopeCache(cache_bytes)
         self._indexer = Indexer(store, self._cache)
         self._crossover = crossover
+        self._masked = masked
 
     def start(self) -> None:
         self._backfill.start()
@@ -127,7 +130,7 @@ class MemoryService:
         embedder, problem = self._embedder()
         question, vector = read(self._store, session.key, query.text), None
         if embedder:
-            vector = self._vector(embedder, question.meaning)
+            vector = self._vector(embedder, self._masked(session.key, question.meaning))
             if vector is None:
                 problem = self._holder.problem or "the query could not be embedded"
         with self._store.snapshot() as reads:

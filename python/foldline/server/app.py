@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import grpc
@@ -25,8 +26,8 @@ from foldline.commands.live import Sessions
 from foldline.commands.services import Services
 from foldline.config import Config, ConfigError, Memory
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.policy import resolve
-from foldline.domain.ports import Compactor, Embedder, Sources, Summarizer
+from foldline.domain.policy import DEFAULT_REDACT, resolve
+from foldline.domain.ports import Compactor, Embedder, Sources, Store, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
 from foldline.engine.refusals import classify
@@ -47,6 +48,7 @@ from foldline.summarize.extractive import ExtractiveSummarizer
 from foldline.summarize.mechanical import MechanicalHandoff
 from foldline.summarize.native import NativeCompactor, native_from
 from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
+from foldline.summarize.redact import Redactor
 from foldline.summarize.source import scored
 from foldline.v1 import compaction_service_pb2, session_service_pb2
 
@@ -118,6 +120,25 @@ def _embedder(settings: Memory) -> Callable[[], Embedder] | None:
     return lambda: Endpoint(settings.model, settings.base_url, key.read)
 
 
+def _masked(config: Config, store: Store) -> Callable[[int, str], str]:
+    """S4: what a session's policy would hide from a model of others is hidden from an embedding endpoint too."""
+    if config.memory.embedder != "openai":
+        return lambda key, text: text
+
+    @lru_cache(maxsize=256)
+    def redactor(patterns: tuple[str, ...]) -> Redactor:
+        try:
+            return Redactor(patterns)
+        except FoldlineError:  # A session's own, which fails its folds: what all hide is hidden all the same.
+            return Redactor(DEFAULT_REDACT)
+
+    def masked(key: int, text: str) -> str:
+        policy = resolve({"config": config.policy, "session": store.policy_of(key)}).policy
+        return redactor(tuple(policy.summary.redact)).mask(text)
+
+    return masked
+
+
 def _judges(catalog: Catalog) -> Judges:
     """What the rules know of models, refusals, usage and texts, for summaries by providers."""
 
@@ -146,7 +167,9 @@ class Server:
     ) -> None:
         self.config = config
         bell = EventBell()
-        self._memory = MemoryService(store, _embedder(config.memory), config.memory.cache_bytes, _count, bell.ring)
+        self._memory = MemoryService(
+            store, _embedder(config.memory), config.memory.cache_bytes, _count, bell.ring, masked=_masked(config, store)
+        )
         self.services = Services(
             store=store,
             memory=self._memory,

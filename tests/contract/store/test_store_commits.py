@@ -223,6 +223,8 @@ def test_w2_a_request_creates_and_deletes_once(store: Store, clock: Clock) -> No
     with pytest.raises(FoldlineError):
         store.delete_session(first.key, created)
     assert store.load_session("acme", "x") == first
+    assert store.policy_of(first.key) == first.policy
+    assert store.policy_of(first.key + 1000) == {}
     deleted = request("d", clock.now, method="DeleteSession")
     store.delete_session(first.key, deleted)
     assert store.load_session("acme", "x") is None

@@ -128,8 +128,10 @@ def _expired(projection: Projection) -> FoldlineError:
 def _as_committed(services: Services, session: Session, fold: StagedFold) -> StagedFold:
     """The fold with what is only known now: its time, and that its scope was dropped meanwhile (M7)."""
     entries = () if session.memory_dropped else fold.entries
+    coverage = replace(fold.record.coverage, memory=fold.record.coverage.memory if entries else None)
     record = replace(
-        fold.record, memory_entries=len(entries), memory_dropped=session.memory_dropped, time=services.clock()
+        fold.record, memory_entries=len(entries), memory_dropped=session.memory_dropped, coverage=coverage,
+        time=services.clock(),
     )  # fmt: skip
     return replace(fold, record=record, entries=entries)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from foldline.domain.checkpoints import Checkpoint, TrimRecord
 from foldline.domain.curators import Lease
@@ -54,6 +55,11 @@ class SqliteReads:
                 (tenant, session_id),
             ).fetchone()
         return decode_session(*found) if found else None
+
+    def policy_of(self, key: int) -> Mapping[str, Any]:
+        with self._reading() as db:
+            found = db.execute("SELECT state, key, memory_dropped FROM session WHERE key = ?", (key,)).fetchone()
+        return decode_session(*found).policy if found else {}
 
     def list_sessions(self, tenant: str, after: str, limit: int) -> list[Session]:
         """Sessions in order of id (by code point), after ``after``."""
