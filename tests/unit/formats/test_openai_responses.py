@@ -228,9 +228,9 @@ def test_a_built_in_tools_call_is_a_functions_where_its_output_cannot_be_its_own
 
 def test_k4_a_usage_mark_is_sent_behind_any_output():
     rows = parsed([{"role": "user", "content": "u"}, SHELL, SHELL_OUTPUT]).rows
-    marked = ToolResultRow("c1", rows[2].body.content, usage_mark="[9 tokens]", extra=rows[2].body.extra)
+    marked = ToolResultRow("c1", rows[2].body.content, usage_mark="9", extra=rows[2].body.extra)
     out, _ = render(rows[0].body, rows[1].body, marked)
-    assert out["input"][2]["output"].endswith("[9 tokens]")
+    assert out["input"][2]["output"].endswith("[input tokens: 9, one request behind]")
 
 
 def test_screenshots_reach_other_formats_as_images():

@@ -406,10 +406,8 @@ def test_bounded_results_and_usage_marks_are_written_in_place_of_the_rows_own():
         "name": "f",
         "content": [{"type": "text", "text": "long…"}],
     }
-    marked = chat(
-        UserRow(text("u")), AssistantRow((_call("a"),)), ToolResultRow("a", text("r"), usage_mark="[9 tokens]")
-    )
-    assert marked[0][2]["content"] == "r\n[9 tokens]"
+    marked = chat(UserRow(text("u")), AssistantRow((_call("a"),)), ToolResultRow("a", text("r"), usage_mark="9"))
+    assert marked[0][2]["content"] == "r\n[input tokens: 9, one request behind]"
 
 
 def test_transcripts_of_speech_are_text():

@@ -1,8 +1,9 @@
 """A transcript as ``{systemInstruction, contents}`` (W4, R5).
 
 Choices: responses come before other parts of their content, each with its call's name; calls of one name that have no
-ids are answered in their order. Media of results stand in their response. The first call of an answer of another model
-carries the signature that the API documents for such calls, since newer models refuse calls without one.
+ids are answered in their order. Media of results stand in their response. The first call of an answer of another model,
+or of one whose signed call was trimmed (K2), carries the signature that the API documents for such calls, since newer
+models refuse calls without one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from foldline.formats.writing import EMPTY_TEXT, Writing
 
 _GOOGLE = frozenset({"google", "vertex", "vertexai", "gemini"})
 _SIGNATURE = re.compile(r"[a-zA-Z0-9+/_-]+={0,2}")
+_SIGNATURE_FIELDS = frozenset({"thoughtSignature", "thought_signature"})
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What the API documents for calls of a model that signs none."""
 
@@ -129,6 +131,8 @@ class _Writing(Writing):
         parts: list[dict[str, Json]] = []
         names = iter(item.calls)
         foreign = not any(notes_of(b) for b in carried if isinstance(b, ToolCallBlock))
+        derived = isinstance(item.row.body, AssistantRow) and item.row.body.derived_from is not None
+        first = True
         for block in carried:
             if not isinstance(block, ToolCallBlock):
                 written = write_part(block, Place.ASSISTANT)
@@ -141,9 +145,9 @@ class _Writing(Writing):
             if has_id and name.unique_id != name.call_id:
                 code = WarningCode.CALL_ID_RENAMED
                 self.losses.note("call ids are renamed to be unique", *item.offsets, code=code)
-            if foreign:
+            if first and (foreign or (derived and _SIGNATURE_FIELDS.isdisjoint(call))):
                 call["thoughtSignature"] = FOREIGN_SIGNATURE
-                foreign = False
+            first = False
             parts.append(call)
         return parts
 

@@ -98,6 +98,7 @@ class _Writing(Writing):
         self.call_ids: set[str] = set()
         self.item_ids: set[str] = set()
         self.twice: set[str] = set()
+        self.derived = False
 
     def system(self, item: SystemItem) -> None:
         notes = read_notes(item.row.body.extra, FORMAT)
@@ -144,6 +145,7 @@ class _Writing(Writing):
     def assistant(self, item: AssistantItem) -> None:
         body = item.row.body
         provider = body.model.provider if isinstance(body, AssistantRow) else ""
+        self.derived = isinstance(body, AssistantRow) and body.derived_from is not None
         kinds = _kinds(item, self.following)
         names = iter(item.calls)
         message: dict[str, Json] | None = None
@@ -162,6 +164,7 @@ class _Writing(Writing):
                 message = None
             else:
                 message = self._say(message, block, item.offsets)
+        self.derived = False
         if len(self.items) == before:
             self.nothing_said(item)
 
@@ -233,7 +236,9 @@ class _Writing(Writing):
             self.losses.note("native compaction items of another provider are left out", *item.offsets)
 
     def _append(self, item: dict[str, Json], offsets: tuple[int, ...]) -> None:
-        """Adds an item. The API refuses an item id that comes twice."""
+        """Adds an item. The API refuses an item id that comes twice, or whose reasoning was trimmed (K2)."""
+        if self.derived and item.get("type") != "reasoning" and not _needs_id(item):
+            item.pop("id", None)
         # A local shell's output has its call's id as its own.
         item_id = item.get("id") if item.get("type") != "local_shell_call_output" else None
         if isinstance(item_id, str) and item_id in self.item_ids:
