@@ -210,7 +210,9 @@ def wire_row(row: domain.Row) -> row_pb2.Row:
         case domain.ProviderCompactionRow():
             made.provider_compaction.CopyFrom(
                 row_pb2.ProviderCompactionRow(
-                    item_json=body.item_json.encode(), fold_id=body.fold_id, model=wire_model(body.model),
+                    item_json=body.item_json.encode(),
+                    fold_id=body.fold_id,
+                    model=wire_model(body.model),
                     beta=body.beta,
                 )
             )

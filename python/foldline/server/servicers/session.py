@@ -189,7 +189,9 @@ class SessionServicer(Servicer, rpc.SessionServiceServicer):
             FORMATS.domain(request.format), optional(request, "revision"),
         )  # fmt: skip
         return pb.RenderTranscriptResponse(
-            rendered_json=rendered.json, revision=rendered.revision, warnings=wire_warnings(rendered.warnings),
+            rendered_json=rendered.json,
+            revision=rendered.revision,
+            warnings=wire_warnings(rendered.warnings),
             request_headers=rendered.headers,
         )
 
