@@ -277,3 +277,18 @@ def test_c5_a_source_that_fails_cools_also_where_its_rows_changed_meanwhile(serv
     assert compaction_pb2.SKIP_REASON_COOLDOWN in skips
     assert len(gate.asked) == 1
     assert ended_once(host)
+
+
+def test_s6_what_was_written_ahead_does_not_stand_in_for_a_curator(server: Server) -> None:
+    """Curators are named by now, and none is there: the attempt fails and the history stays; A2 goes on after."""
+    client, gate = server
+    host = near(client, "s6")
+    ready(host, gate)
+    before = host.offsets()
+    changed(host, summary={"source": policy_pb2.SUMMARY_SOURCE_POLICY_CURATOR})
+    assert refused(host.compact).reason == "CURATOR_UNAVAILABLE"
+    assert host.offsets() == before
+    changed(host, summary={"source": policy_pb2.SUMMARY_SOURCE_POLICY_EXTRACTIVE})
+    assert host.compact().trigger == compaction_pb2.TRIGGER_BACKGROUND
+    assert len(gate.asked) == 1
+    assert ended_once(host)

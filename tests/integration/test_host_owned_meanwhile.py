@@ -113,6 +113,40 @@ def test_p6_a_fold_that_a_refusal_asked_for_and_that_outlives_its_caller_is_ther
     assert host.verify().ok
 
 
+def test_a5_a_fold_of_an_ordinary_trip_that_outlives_its_caller_is_given_to_a_repeat(
+    slow: tuple[Client, Slow],
+) -> None:
+    """C2 holds such trips back at the boundary that made the attempt, and at the next ones."""
+    client, source = slow
+    host = HostedHost(client, "s", fold_wait={"nanos": 100_000_000}, output_reserve_tokens=0)
+    talk(host, 12)
+    host.ask("And now the next thing.")
+    tools = {"overhead_tokens": 2_000}
+    late = host.compact(request_id="q", shape=tools)
+    assert late.skip == compaction_pb2.SKIP_REASON_DEADLINE
+    source.go_on.set()
+    assert until(lambda: bool(host.compact(request_id="q", shape=tools).projection_id))
+    given = host.compact(shape=tools)
+    assert given.record.trigger == compaction_pb2.TRIGGER_AUTOMATIC
+    host.apply(given)
+    host.commit(given)
+    assert len(host.ends()) == 1
+    assert host.verify().ok
+
+
+def test_a5_a_fold_that_does_not_make_it_fit_is_given_all_the_same(slow: tuple[Client, Slow]) -> None:
+    """L3: another fold of the same list would leave no less; callers that cannot wait would fold for ever."""
+    client, source = slow
+    host = HostedHost(client, "s", fold_wait={"nanos": 100_000_000})
+    talk(host, 6)
+    host.ask("word " * 3_500)
+    assert host.compact(request_id="q").skip == compaction_pb2.SKIP_REASON_DEADLINE
+    source.go_on.set()
+    assert until(lambda: bool(host.compact(request_id="q").projection_id))
+    assert host.compact().projection_id == host.compact().projection_id != ""
+    assert len(host.ends()) == 1
+
+
 def test_l2_a_manual_fold_waits_to_its_deadline_and_says_what_runs(slow: tuple[Client, Slow]) -> None:
     client, source = slow
     host = long_list(client, "s")

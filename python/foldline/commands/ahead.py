@@ -19,7 +19,7 @@ from foldline.commands.services import Services
 from foldline.commands.sources import is_paid, may_write_ahead
 from foldline.commands.summarizing import account, write
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
+from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySource, SummarySourcePolicy, Trigger
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryFailed
 from foldline.engine import cadence
@@ -190,7 +190,7 @@ def take(
 ) -> FoldOutcome | FoldInProgress | Written | None:
     """What a fold that is due gets from the summary ahead of need (A2). Under the session's lock.
 
-    It serves no P6 and no instructions; those folds come before it and void it.
+    It serves no P6 and no instructions, nor a curator's place (S6); those folds come before it and void it.
 
     Returns:
         The outcome where it was committed, the fold to wait for where it is still being written, the summary where it
@@ -205,6 +205,11 @@ def take(
     if mine.attempt is None:
         live.ahead = None
         return None
+    if (
+        request.policy.summary.source is SummarySourcePolicy.CURATOR
+        and mine.attempt.source is not SummarySource.CURATOR
+    ):
+        return None  # S6: it was written under another policy than this request's.
     if mine.written is None:
         mine.wanted = (request, go_on)
         live.fold = mine.fold

@@ -222,15 +222,16 @@ class _Boundary:
         staged = self.services.store.staged_projection(draft.session.key)
         if staged is None or not self.view.grew_behind(staged[1]):
             return None
-        # One that P6 asked for is given whatever is measured now: its attempt has cleared the fact, and where it
-        # outlived its caller, nobody was told of it (A5).
-        asked = staged[1].record.trigger is Trigger.DID_NOT_FIT
-        if not asked and (decision.trigger is None or decision.forced):
+        # It is given whatever is due by now: its own attempt has cleared the fact of P6, or holds ordinary trips back,
+        # and where it outlived its caller, nobody was told of it (A5).
+        if decision.forced and staged[1].record.trigger is not Trigger.DID_NOT_FIT:
             return None
         since = sum(f.tokens for f in self.view.facts[staged[1].list_rows :] if not f.superseded)
         left = staged[1].record.tokens_after + factors.apply(found.factor, since) + found.report.parts.tools
         fits = left < found.limits.threshold and left + found.limits.reserve < found.limits.ceiling
-        return staged if fits or not decision.fold else None
+        # Another fold of the same list, to be judged by the same threshold, would leave no less.
+        same = staged[1].list_rows == len(self.view.facts) and staged[1].threshold == found.limits.threshold
+        return staged if fits or same or not decision.fold else None
 
     def _too_late(self, running: FoldInProgress) -> FoldOutcome:
         """W9: a fold outlives its caller; what it stages is there for the next call (A5)."""
