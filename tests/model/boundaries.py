@@ -266,7 +266,7 @@ class Boundaries(Answers):
             asked = state.trailing_request(run_id, state.active)
             if state.open_run:
                 self.closed(state)
-            if not asked and state.runs:
+            if not asked and state.runs and not state.late_behind():
                 last = next(
                     (state.archive[o].row.run_id for o in reversed(state.active) if state.archive[o].row.run_id), ""
                 )

@@ -69,7 +69,8 @@ class Checkpoints(Writers):
         self.counts["checkpoints"] += 1
         if saved.HasField("fold"):
             self.look.first_of_two(state, saved.fold)
-            require(saved.fold.trigger == compaction_pb2.TRIGGER_CHECKPOINT, "K1", saved.fold)
+            ahead = saved.fold.trigger == compaction_pb2.TRIGGER_BACKGROUND
+            require(ahead or saved.fold.trigger == compaction_pb2.TRIGGER_CHECKPOINT, "K1", saved.fold)
             require(saved.checkpoint.fold_id == saved.fold.fold_id, "K3", saved)
             self.look.folded(state, saved.fold, saved.fold.revision_after)
             self.wrote(state, policy_pb2.Policy(), saved.fold)

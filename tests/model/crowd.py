@@ -172,6 +172,8 @@ class Crowd:
             if not state.started.keys() - state.ended - state.ahead or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
+        self._barrier()
+        look.pending(state)
         known = set(state.archive)
         rows = look.listed(state, session_pb2.ROW_VIEW_ARCHIVE)
         look.learn(state, rows)
@@ -195,6 +197,13 @@ class Crowd:
             state.open_run, state.asked, state.last_asked = got.session.open_run_id, [], []
         state.prepared = ""
         state.replica, state.replica_revision = list(active), got.session.revision
+
+    def _barrier(self) -> None:
+        """A fork waits for whatever fold is under way (L2), one with a summary written ahead of need too (A5)."""
+        gone = f"{self.state.id}-barrier"
+        fork = session_service_pb2.ForkSessionRequest(session_id=self.state.id, fork_session_id=gone)
+        self.look.client.session.ForkSession(fork, timeout=60)
+        self.look.client.session.DeleteSession(session_service_pb2.DeleteSessionRequest(session_id=gone))
 
     def _nothing_twice(self, rows: list[row_pb2.Row], known: set[int]) -> None:
         """Every acknowledged row is stored once, at the offset that was answered; a refused one is not there."""

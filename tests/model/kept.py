@@ -89,8 +89,12 @@ class Kept:
 
     # What a fold must leave
 
-    def held(self) -> set[str]:
-        """Ids that no fold may take (V5, F6, F9): pins, current system rows, the open run's own, what none sent."""
+    def held(self, forced: bool) -> set[str]:
+        """Ids that no fold may take (V5, F6, F9): pins, current system rows, the open run's own, what none sent.
+
+        Args:
+            forced: by P6, which in a continued run takes the newest round too (4.4).
+        """
         kinds, ids = self.kinds(), self.ids
         held = self.pins
         newest: dict[str, str] = {}
@@ -105,7 +109,7 @@ class Kept:
             held |= {ids[i] for i in range(first, len(ids)) if kinds[i] == "user"}
             answer = next((i for i in range(first, len(ids)) if kinds[i] == "assistant"), len(ids))
             held |= {ids[i] for i in range(first, answer) if kinds[i] in ("injected_context", "notice")}
-            if last > first:
+            if last > first and not forced:
                 held |= {ids[i] for i in range(last, len(ids)) if kinds[i] != "compaction_summary"}
         return held
 
@@ -132,7 +136,7 @@ class Kept:
         require(sorted([*kept, *gone]) == sorted(ids), "V1", f"{kept} and {gone} are not {ids}")
         require([i for i in ids if i in set(kept)] == kept, "V2", f"{kept} is out of order")
         require(any(kinds[i] not in ("system", "compaction_summary") for i in gone), "V1", f"nothing folds: {gone}")
-        taken = self.held() & set(gone)
+        taken = self.held(record.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT) & set(gone)
         require(not taken, "V5", f"{ {i: kinds[i] for i in taken} } folded, open from {self.start!r}")
         require(not (torn := self.torn(set(gone))), "V4", torn)
         stay = [i for i in kept if kinds[i] == "compaction_summary"]

@@ -51,7 +51,8 @@ class Projections(Questions):
         same = all(sent_form(old.rows[i]) == sent_form(now[i]) for i in old.ids) if grew else False
         asked = answer.record.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT
         seen, record = answer.pressure, old.answer.record
-        left = record.tokens_after + max(0, seen.transcript_tokens - record.tokens_before)
+        beside = max(0, seen.forecast_tokens - seen.transcript_tokens)
+        left = record.tokens_after + max(0, seen.transcript_tokens - record.tokens_before) + beside
         fits = left < 0.9 * seen.threshold_tokens and left + seen.output_reserve_tokens < 0.9 * seen.window_tokens
         require(
             not (same and fits and not asked) or self.backend.clock() >= old.expires, "L2",
@@ -134,5 +135,5 @@ class Projections(Questions):
     def list_expire(self, kept: Kept) -> None:
         """Time passes; the projection is there until its end, and not after it."""
         if kept.staged is not None and not self.backend.separate:
-            self.backend.now = max(self.backend.now, kept.staged.expires + self.rng.choice((-0.5, 0.0, 1.0)))
+            self.backend.now = max(self.backend.now, kept.staged.expires + self.rng.choice((-0.5, 0.01, 1.0)))
             self.list_commit(kept)

@@ -204,8 +204,8 @@ class Questions(Stateless):
 
     def method(self, repeat: Repeat) -> Callable[..., Any]:
         name = "PrepareRequest" if repeat.method == "Prepare" else repeat.method
-        stub = self.client.session if hasattr(self.client.session, name) else self.client.compaction
-        return getattr(stub, name)  # type: ignore[no-any-return]
+        stubs = (self.client.session, self.client.compaction, self.client.memory, self.client.tool)
+        return next(getattr(stub, name) for stub in stubs if hasattr(stub, name))  # type: ignore[no-any-return]
 
     def move(self, scene: Scene) -> None:
         """Export, import under another id, and go on with either."""

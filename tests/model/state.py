@@ -202,6 +202,17 @@ class State:
                 found.append(offset)
         return found[::-1]
 
+    def late_behind(self) -> bool:
+        """Whether late results that no request carried stand last: they are a request, and continue no run (§1)."""
+        for offset in reversed(self.active):
+            known = self.archive[offset]
+            if known.kind == "tool_result" and known.row.tool_result.late:
+                if offset not in self.carried:
+                    return True
+            elif known.kind not in REQUEST_KINDS | {"system"}:
+                return False
+        return False
+
     def change(self, revision: int, active: Sequence[int]) -> None:
         self.revision, self.active = revision, list(active)
         self.lists[revision] = (tuple(active), self.folded)
