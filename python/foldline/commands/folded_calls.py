@@ -34,7 +34,7 @@ def folded_calls(
     in_folds = {o for f in folds if f.record and f.record.scope in _OF_ROUNDS for o in expand(f.record.discarded)}
     trims = [f.trim for f in folds if f.trim is not None]
     taken = {(c.offset, c.call_id) for trim in trims for c in trim.calls if not c.history and c.offset > start}
-    # Rows that gave calls to a trim, with the results of these, stand in no fold.
+    # Rows that gave calls to a trim (K2), with the results of these, stand in no fold.
     in_trims = {o for trim in trims for o in expand(trim.discarded)} if taken else set[int]()
     gone = {o for o in in_folds | in_trims if o > start} - here
     rows = [to_row(r) for r in services.store.read_rows(session.key, sorted(gone))]

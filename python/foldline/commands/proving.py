@@ -182,7 +182,7 @@ class _Commit:
             record=record, source=record.summary_source, usage=record.usage,
             failure=failed.kind if failed else None, message=failed.detail if failed else "",
         )  # fmt: skip
-        # The second of two folds at one check (F3) comes after what the first has saved.
+        # K1: the second of two folds at one check (F3) comes after what the first has saved.
         checkpoint = None if self.attempt.rounds_only else self.request.checkpoint(record)
         events = (event,) if checkpoint is None else (event, replace(
             event, kind=EventKind.CHECKPOINT_SAVED, trigger=Trigger.CHECKPOINT, record=None, source=None, usage=None,

@@ -13,7 +13,7 @@ UNAVAILABLE = "unavailable"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A point the agent saved (K1, K2).
+    """A point the agent saved (K1-K3).
 
     Attributes:
         time: seconds since the epoch.

@@ -200,6 +200,7 @@ class _Arranger:
         )
 
     def _result_content(self, row: Row, body: ToolResultRow) -> tuple[ContentBlock, ...]:
+        """What is sent of a result, shortened or not, and behind it its usage mark (K4)."""
         text = self.bounded.get(row.offset)
         content: tuple[ContentBlock, ...] = body.content if text is None else (TextBlock(text),)
         return (*content, TextBlock(usage_text(body.usage_mark))) if body.usage_mark else content

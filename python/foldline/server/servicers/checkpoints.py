@@ -1,4 +1,4 @@
-"""The checkpoints of CompactionService (§11)."""
+"""The checkpoints of CompactionService (K1-K3)."""
 
 from __future__ import annotations
 
