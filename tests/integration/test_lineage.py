@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from foldline.v1 import policy_pb2, session_service_pb2
+from foldline.v1 import compaction_pb2, compaction_service_pb2, policy_pb2, session_service_pb2
 
 from tests.integration.host import Host
 from tests.integration.test_boundaries import LONG
@@ -105,4 +105,37 @@ def test_v8_what_memory_must_hold_is_judged_by_the_policy_of_the_fold(client: Cl
     update = session_service_pb2.UpdateSessionRequest(session_id=name)
     update.policy.memory.index_tool_results = True
     client.session.UpdateSession(update)
+    assert host.verify().ok
+
+
+@pytest.mark.parametrize("back", ["restored", "edited", "there and back"])
+def test_r3_a_late_result_that_folded_before_its_pinned_call_counts_after_a_restore(
+    client: Client, name: str, back: str
+) -> None:
+    host = Host(client, name, auto_compact=False)
+    host.append(user("look"), calls("a"))
+    host.prepare("r1", user("more"))
+    host.append(user("go on"), assistant("on"), result("a", "late"), run_id="r1")
+    host.prepare("r1")
+    for n in range(6):
+        host.append(user(f"{n} {LONG}"), assistant(f"{n} {LONG}"))
+    call = 2
+    host.client.session.PinRows(session_service_pb2.PinRowsRequest(session_id=name, offsets=[call], pinned=True))
+    host.client.compaction.FinishRun(
+        compaction_service_pb2.FinishRunRequest(
+            session_id=name, run_id="r1", outcome=compaction_pb2.RUN_OUTCOME_COMPLETED
+        )
+    )
+    before, folded = host.get().session.revision, host.compact().revision_after
+    assert call in host.offsets(), "the call stays"
+    late = next(r.offset for r in host.archive() if r.HasField("tool_result"))
+    assert late not in host.offsets(), "its result has folded"
+    host.append(user("something new"))
+    if back == "there and back":
+        restore(host, before)
+    if back == "edited":
+        remove(host, host.offsets()[-1])
+    else:
+        restore(host, folded)
+    assert refused(host.append, result("a", "again")).reason == "DUPLICATE_TOOL_RESULT"
     assert host.verify().ok

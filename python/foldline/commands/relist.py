@@ -158,7 +158,10 @@ def _commit(
     rows = [to_row(r) for r in after]
     recorded = services.store.calls(session.key)
     callers = callers_waiting(services, session, recorded, rows, folded, places)
-    relisted = relist(changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers, recorded, places)
+    elsewhere = _folded_results(services, session, rows, folded)
+    relisted = relist(
+        changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers, recorded, places, elsewhere
+    )
     active = to_ranges(offsets)
     payload = [msgspec.json.encode(active)]
     if kind is RevisionKind.EDIT:
@@ -204,7 +207,7 @@ def callers_waiting(
     """The calls of folded rows that wait for a result once ``after`` is the list."""
     waiting = {(c.offset, c.call_id) for c in open_folded(recorded, after, folded, places)}
     # What is recorded is the newest result; where a restore took that away, an older one may be folded with its call.
-    waiting -= _answered(services, session, {o for o in folded if waiting and o > min(waiting)[0]})
+    waiting -= _finals(services, session, {o for o in folded if waiting and o > min(waiting)[0]}).keys()
     rows = services.store.read_rows(session.key, sorted({offset for offset, _ in waiting}))
     return {
         (r.offset, call.call_id): CallState(r.offset, call.call_id, call.name, r.run_id)
@@ -214,13 +217,26 @@ def callers_waiting(
     }
 
 
-def _answered(services: Services, session: Session, offsets: set[int]) -> set[tuple[int, str]]:
-    """The calls, as (offset, id), that some rows hold the final result of."""
-    found = set()
+def _folded_results(
+    services: Services, session: Session, after: Sequence[Row], folded: set[int]
+) -> dict[tuple[int, str], int]:
+    """The final results that are folded while their calls stand in ``after``, by call: late ones fold alone (R3)."""
+    bodies = [r.body for r in after if isinstance(r.body, ToolResultRow)]
+    here = {(b.call_offset, b.call_id) for b in bodies if not b.interim}
+    open_calls = {n for r in after for c in calls_of(r.body) if (n := (identity_of(r), c.call_id)) not in here}
+    if not open_calls:
+        return {}
+    found = _finals(services, session, {o for o in folded if o > min(open_calls)[0]})
+    return {name: offset for name, offset in found.items() if name in open_calls}
+
+
+def _finals(services: Services, session: Session, offsets: set[int]) -> dict[tuple[int, str], int]:
+    """Offsets of the final results among some rows, by call (offset, id)."""
+    found = {}
     for row in services.store.read_rows(session.key, sorted(offsets)):
         body = to_row(row).body if row.kind == RowKind.TOOL_RESULT else None
         if isinstance(body, ToolResultRow) and body.call_offset is not None and not body.interim:
-            found.add((body.call_offset, body.call_id))
+            found[body.call_offset, body.call_id] = row.offset
     return found
 
 

@@ -17,6 +17,7 @@ from foldline.engine.lineage import UNMOVED, CallPlaces
 
 Sizes = Mapping[int, tuple[int, int]]
 """(raw tokens, bytes) of rows by offset."""
+NONE_FOLDED: Mapping[tuple[int, str], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def relist(
     callers: Mapping[tuple[int, str], CallState],
     recorded: Sequence[CallUpdate] = (),
     places: CallPlaces = UNMOVED,
+    elsewhere: Mapping[tuple[int, str], int] = NONE_FOLDED,
 ) -> Relisted:
     """Derives keys, calls, run and pins from the list ``after``.
 
@@ -65,10 +67,15 @@ def relist(
         callers: the calls of ``open_folded``, as new, by (offset, id).
         recorded: every call that the store has; those that are neither in the list nor folded are removed by it.
         places: where calls stand that trims moved, in the lineage of the new revision.
+        elsewhere: offsets of final results that are folded, by the call (offset, id) that may stand in the list: late
+            ones, which fold alone (R3).
     """
     keys, gone = _system(after, sizes)
-    calls = _calls(session, after, callers)
-    updates = (*_updates(recorded, after, folded, revision, callers, places), *(CallUpdate(*name) for name in callers))
+    calls = _calls(session, after, callers, elsewhere)
+    updates = (
+        *_updates(recorded, after, folded, revision, callers, places, elsewhere),
+        *(CallUpdate(*name) for name in callers),
+    )
     pinned = sum(sizes[r.offset][0] for r in after if r.pinned)
     changed = replace(session, system_keys=keys, superseded=gone, calls=calls, pinned_tokens=pinned)
     run, active = session.open_run, {r.offset for r in after}
@@ -102,11 +109,12 @@ def _system(after: Sequence[Row], sizes: Sizes) -> tuple[tuple[SystemKey, ...], 
 
 
 def _calls(
-    session: Session, after: Sequence[Row], callers: Mapping[tuple[int, str], CallState]
-) -> tuple[CallState, ...]:
+    session: Session, after: Sequence[Row], callers: Mapping[tuple[int, str], CallState],
+    elsewhere: Mapping[tuple[int, str], int],
+) -> tuple[CallState, ...]:  # fmt: skip
     known = {(c.offset, c.call_id): c for c in session.calls}
     results = [r.body for r in after if isinstance(r.body, ToolResultRow)]
-    final = {(b.call_offset, b.call_id): b.late for b in results if not b.interim}
+    final = dict.fromkeys(elsewhere, True) | {(b.call_offset or 0, b.call_id): b.late for b in results if not b.interim}
     interim = {(b.call_offset, b.call_id) for b in results if b.interim}
     calls = [
         replace(known.get(name, new), folded=True, answered=False, interim=name in interim)
@@ -127,10 +135,13 @@ def _calls(
 def _updates(
     recorded: Sequence[CallUpdate], after: Sequence[Row], folded: AbstractSet[int], revision: int,
     waiting: AbstractSet[tuple[int, str]] | Mapping[tuple[int, str], CallState], places: CallPlaces,
+    elsewhere: Mapping[tuple[int, str], int],
 ) -> tuple[CallUpdate, ...]:  # fmt: skip
     active = {r.offset for r in after}
-    final = {
-        (b.call_offset, b.call_id): r.offset for r in after if isinstance(b := r.body, ToolResultRow) and not b.interim
+    final = dict(elsewhere) | {
+        (b.call_offset or 0, b.call_id): r.offset
+        for r in after
+        if isinstance(b := r.body, ToolResultRow) and not b.interim
     }
     updates = [
         CallUpdate(c.offset, c.call_id, c.result_offset, removed_by=revision)
