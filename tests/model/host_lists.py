@@ -158,11 +158,15 @@ class HostLists(Projections):
         require(first == again, "H1", f"the same list is measured as {first} and as {again}")
         require(self.look.print_of(kept.log) == before, "H1", "a check changed the session")
 
-    def list_fold(self, kept: Kept, request: compaction_service_pb2.CompactTranscriptRequest | None = None) -> None:
-        """A boundary: what is checked is what is done, at most one paid call, and the list splits as it must."""
+    def list_fold(self, kept: Kept, request: compaction_service_pb2.CompactTranscriptRequest | None = None) -> str:
+        """A boundary: what is checked is what is done, at most one paid call, and the list splits as it must.
+
+        Returns:
+            The projection that was answered.
+        """
         rng = self.rng
         if not kept.rows:
-            return
+            return ""
         request = request or compaction_service_pb2.CompactTranscriptRequest(
             session_id=kept.log.id, transcript=kept.transcript(), shape=self.shape(kept), manual=rng.random() < 0.25
         )
@@ -180,7 +184,7 @@ class HostLists(Projections):
         calls = self.backend.paid.calls - paid
         require(calls <= 1, "F3", f"{calls} paid calls at one boundary")
         if answer is None:
-            return
+            return ""
         if not manual:
             self.billed(kept.log, answer.failure, answer.HasField("record"), calls, request.override)
             kept.prepared = answer.prepare_id
@@ -191,6 +195,7 @@ class HostLists(Projections):
         if answer.projection_id and not manual and not again:
             require(check.fold_due, "H1", f"a fold that was not due: {check}, {answer.record}")
         self.staged(kept, request, answer, again)
+        return answer.projection_id
 
     def folds(
         self, kept: Kept, request: compaction_service_pb2.CompactTranscriptRequest,

@@ -89,14 +89,17 @@ class HostMistakes(HostLists):
         request = self.sent(kept)
         request.request_id = kept.log.next("q-")
         request.shape.CopyFrom(self.shape(kept))
-        self.list_fold(kept, request)
+        first = self.list_fold(kept, request)
         before = self.look.get(kept.log).totals.boundaries
         answer = self.client.compaction.CompactTranscript(request)
         require(self.look.get(kept.log).totals.boundaries == before, "W2", "a repeat counted a boundary")
-        held = kept.staged.answer.projection_id if kept.staged is not None else ""
         # What was skipped is measured again.
-        require(not held or answer.projection_id == held, "W2", f"a repeat staged {answer.projection_id}, not {held}")
-        self.staged(kept, request, self.waited(kept, request, answer), bool(held))
+        require(
+            not first or answer.projection_id == first, "W2", f"a repeat staged {answer.projection_id}, not {first}"
+        )
+        answer = self.waited(kept, request, answer)
+        held = kept.staged.answer.projection_id if kept.staged is not None else ""
+        self.staged(kept, request, answer, bool(held) and answer.projection_id == held)
 
     def list_copy(self, kept: Kept) -> None:
         """A copy holds what was committed; what is staged stays with the original."""
