@@ -20,7 +20,7 @@ from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.list_rows import read_row
 from foldline.commands.search_memory import HITS, search_memory
 from foldline.commands.services import Caller, Services
-from foldline.domain.enums import CheckpointKind, EntryRole, Format, Ownership
+from foldline.domain.enums import CheckpointKind, EntryRole, Format, Ownership, SkipReason
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter, MemoryHit, MemoryQuery
 from foldline.domain.rows import RowBody, ToolResultRow, kind_of
@@ -303,7 +303,8 @@ def _told(saved: Saved) -> ToolAnswer:
     if checkpoint.kind is CheckpointKind.TRIM:
         what = f"{checkpoint.trimmed_calls} tool calls were removed from view; memory_search finds them"
     elif saved.record is None:
-        what = "nothing was summarized: what there is has to stay in view"
+        spent = saved.skip is SkipReason.BUDGET
+        what = f"nothing was summarized: {'the budget is spent' if spent else 'what there is has to stay in view'}"
     else:
         what = f"{saved.record.rows_summarized} earlier rows were summarized; memory_search finds them"
     return ToolAnswer(f"Checkpoint {checkpoint.checkpoint_id} is saved; {what}.")

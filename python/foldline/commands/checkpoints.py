@@ -20,7 +20,7 @@ from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
 from foldline.commands.ownership import sidecar_owned
-from foldline.commands.relist import wait_for_barrier
+from foldline.commands.relist import answered_or_free
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.trimming import trim
@@ -97,12 +97,20 @@ class _Saving(Generic[A]):
         while True:
             with self.live.locked():
                 self._admit()
-                found = repeated(self.services, self.caller, self.live.session.key, self.save.request_id)
+                trims = self.save.trim_count
+                found = self._answered() if trims is None else self._answered_or_free()
                 if found is not None:
                     return answer_of(found, self.kind)
-                done = self._trimmed() if self.save.trim_count is not None else self._compacted()
+                require_revision(self.live.session, self.save.expected_revision)
+                done = self._compacted() if trims is None else self._trimmed(trims)
             if done is not None:
                 return self.answer(done)
+
+    def _answered(self) -> StoredRequest | None:
+        return repeated(self.services, self.caller, self.live.session.key, self.save.request_id)
+
+    def _answered_or_free(self) -> StoredRequest | None:
+        return answered_or_free(self.services, self.caller, self.live, self.save.request_id)
 
     def _admit(self) -> None:
         session = self.live.session
@@ -110,21 +118,17 @@ class _Saving(Generic[A]):
             raise disabled(session)
         sidecar_owned(session)
 
-    def _trimmed(self) -> Saved:
+    def _trimmed(self, count: int) -> Saved:
         """K2."""
-        wait_for_barrier(self.live, self.caller)
-        require_revision(self.live.session, self.save.expected_revision)
-        assert self.save.trim_count is not None
         checkpoint = trim(
-            self.services, self.live, self.checkpoint_id, self.save.description, self.save.trim_count,
+            self.services, self.live, self.checkpoint_id, self.save.description, count,
             lambda checkpoint: self._remembered(Saved(checkpoint)),
         )  # fmt: skip
         return Saved(checkpoint)
 
     def _compacted(self) -> Saved | None:
-        """K1; None where another caller's fold was waited for that failed: then one of its own comes after it."""
+        """K1; None where another caller's fold was waited for that says nothing of this call: it is looked at anew."""
         session = self.live.session
-        require_revision(session, self.save.expected_revision)
         shape = shape_of_last(self.services, session, RequestShape())
         pressure = pressure_of(self.services, self.live, shape, None, manual=True, manual_trigger=Trigger.CHECKPOINT)
         request = FoldRequest(
@@ -140,13 +144,14 @@ class _Saving(Generic[A]):
             raise FoldlineError(
                 Reason.FOLD_IN_PROGRESS, "another fold of this session is still running", fold_id=fold_id
             )
+        if outcome.joined and (outcome.record is None or self._answered() is not None):
+            # It failed, and one of its own comes after it; or it was this call's, which came twice (W2).
+            return None
         if outcome.record is not None:
             done = Saved(self._of_fold(outcome.record), outcome.record)
             if outcome.joined:
                 self._save_alone(done)
             return done
-        if outcome.joined:
-            return None
         if outcome.failure not in (None, FailureKind.NOT_SMALLER):
             raise refusal_of(outcome)
         at = self.live.session.revision
@@ -154,7 +159,7 @@ class _Saving(Generic[A]):
             Checkpoint(
                 self.checkpoint_id, self.save.description, CheckpointKind.COMPACT, self.services.clock(), at, at
             ),
-            skip=SkipReason.NOTHING_TO_FOLD,
+            skip=outcome.skip if outcome.failure is None else SkipReason.NOTHING_TO_FOLD,
         )
         self._save_alone(done)
         return done

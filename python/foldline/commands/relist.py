@@ -24,7 +24,7 @@ from foldline.domain.enums import RevisionKind, RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Warning_
 from foldline.domain.folding import to_ranges
-from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRow
+from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRequest, StoredRow
 from foldline.domain.rows import CompactionSummaryRow, ProviderCompactionRow, Row, ToolResultRow, calls_of, identity_of
 from foldline.domain.session import CallState, Session
 from foldline.engine import appending, cadence
@@ -67,10 +67,9 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
     rows, warnings, _ = read_input(services, edit.rows)
     with services.sessions.use(caller.tenant, edit.session_id) as live, live.locked():
         sidecar_owned(live.session)
-        found = repeated(services, caller, live.session.key, edit.request_id)
+        found = answered_or_free(services, caller, live, edit.request_id)
         if found is not None:
             return answer_of(found, Relisting)
-        wait_for_barrier(live, caller)
         require_revision(live.session, edit.expected_revision)
         session, offsets = live.session, live.offsets()
         first, last = _span(offsets, edit.first_offset, edit.last_offset)
@@ -130,10 +129,9 @@ def restore_revision(
     """
     with services.sessions.use(caller.tenant, session_id) as live, live.locked():
         sidecar_owned(live.session)
-        found = repeated(services, caller, live.session.key, request_id)
+        found = answered_or_free(services, caller, live, request_id)
         if found is not None:
             return answer_of(found, Relisting)
-        wait_for_barrier(live, caller)
         session = live.session
         require_revision(session, expected_revision)
         stored = services.store.read_rows(session.key, live.offsets())
@@ -252,6 +250,23 @@ def _restored(
     if run is None:
         return state
     return replace(state, open_run=replace(run, ledger=folded_calls(services, state, run, folds, rows)))
+
+
+def answered_or_free(
+    services: Services, caller: Caller, live: LiveSession, request_id: str
+) -> StoredRequest | None:  # fmt: skip
+    """The first answer of a repeat (W2), else None once no fold holds the list (L2).
+
+    A call that comes twice while a fold runs waits twice, and is carried out by the first that goes on.
+
+    Raises:
+        FoldlineError: REQUEST_ID_REUSED, FOLD_IN_PROGRESS; what ``live.locked`` raises if it went stale meanwhile.
+    """
+    found = repeated(services, caller, live.session.key, request_id)
+    if found is None and live.fold is not None:
+        wait_for_barrier(live, caller)
+        found = repeated(services, caller, live.session.key, request_id)
+    return found
 
 
 def wait_for_barrier(live: LiveSession, caller: Caller) -> None:

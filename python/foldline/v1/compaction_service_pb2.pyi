@@ -959,7 +959,7 @@ class SaveCheckpointResponse(_message.Message):
     FOLD_FIELD_NUMBER: _builtins.int
     SKIP_FIELD_NUMBER: _builtins.int
     skip: _compaction_pb2.SkipReason.ValueType
-    """Why nothing folded: `NOTHING_TO_FOLD`. Unspecified for a trim, and where something did."""
+    """Why nothing folded: `NOTHING_TO_FOLD`, or `BUDGET` (C6). Unspecified for a trim, and where something did."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The checkpoint."""
