@@ -1874,7 +1874,7 @@ type SaveCheckpointResponse struct {
 	Checkpoint *Checkpoint `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Record of the fold. Absent for a trim, and where nothing folded.
 	Fold *CompactionRecord `protobuf:"bytes,2,opt,name=fold,proto3" json:"fold,omitempty"`
-	// Why nothing folded: `NOTHING_TO_FOLD`. Unspecified for a trim, and where something did.
+	// Why nothing folded: `NOTHING_TO_FOLD`, or `BUDGET` (C6). Unspecified for a trim, and where something did.
 	Skip          SkipReason `protobuf:"varint,3,opt,name=skip,proto3,enum=foldline.v1.SkipReason" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
