@@ -84,9 +84,10 @@ class Conversation:
         answer = await self.answered(ask, most)
         if answer.ending is Ending.UNFINISHED:
             self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {answer.ending}")
-        if answer.ending is not Ending.COMPLETE:
-            full = answer.ending is Ending.WINDOW
-            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {answer.ending}", context_exceeded=full)
+        ending = Ending.LENGTH if self._spent_all(answer, most) else answer.ending
+        if ending is not Ending.COMPLETE:
+            full = ending is Ending.WINDOW
+            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {ending}", context_exceeded=full)
         text = bare(answer.text)
         if not text:
             why = "reasoning and no summary" if answer.reasoned or answer.text.strip() else "a blank summary"
@@ -117,6 +118,11 @@ class Conversation:
         if used is not None:
             self.usage = used if self.usage is None else self.usage.plus(used)
         return answer
+
+    def _spent_all(self, answer: Answer, most: int) -> bool:
+        """Whether an answer called complete took every token it was given: llama.cpp's Responses do not say so."""
+        used = self._judges.usage(self._endpoint.kind, answer.body)
+        return answer.ending is Ending.COMPLETE and used is not None and used.output_tokens == most
 
     def _wait(self, failure: CallFailed, attempt: int) -> float:
         """Seconds until the call is made again.
