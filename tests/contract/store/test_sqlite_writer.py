@@ -155,12 +155,12 @@ def test_work_between_commits_waits_its_turn(bench: Bench) -> None:
         inside.append(db.in_transaction)
         return 0
 
-    def submit() -> None:
+    def submit(caller: int) -> None:
         for n in range(20):
-            bench.writer.submit(bench.insert(threading.get_ident() * 1000 + n))
+            bench.writer.submit(bench.insert(caller * 1000 + n))
             bench.writer.submit_alone(look)
 
-    for future in [bench.pool.submit(submit) for _ in range(8)]:
+    for future in [bench.pool.submit(submit, caller) for caller in range(8)]:
         future.result()
     assert len(bench.numbers()) == 160
     assert inside == [False] * 160
