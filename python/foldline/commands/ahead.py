@@ -16,10 +16,10 @@ from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, F
 from foldline.commands.live import LiveSession
 from foldline.commands.proving import fail, finish, rebased, too_long_by_now
 from foldline.commands.services import Services
-from foldline.commands.sources import is_paid, may_write_ahead
+from foldline.commands.sources import EXTERNAL, is_paid, may_write_ahead
 from foldline.commands.summarizing import account, write
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySource, SummarySourcePolicy, Trigger
+from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySourcePolicy, Trigger
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryFailed
 from foldline.engine import cadence
@@ -207,7 +207,7 @@ def take(
         return None
     if (
         request.policy.summary.source is SummarySourcePolicy.CURATOR
-        and mine.attempt.source is not SummarySource.CURATOR
+        and mine.attempt.source not in EXTERNAL
     ):
         return None  # S6: it was written under another policy than this request's.
     if mine.written is None:
