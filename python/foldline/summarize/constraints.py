@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from foldline.summarize.cues import ASKS, REQUIRES, SMALL_TALK
+from foldline.summarize.cues import ASKS, PEP_TALK, REQUIRES, SMALL_TALK
 from foldline.summarize.reading import Request
 from foldline.summarize.text import one_line
 
@@ -37,6 +37,7 @@ def is_constraint(sentence: str) -> bool:
         _SHORTEST <= len(sentence) <= _LONGEST
         and bool(REQUIRES.search(sentence))
         and not SMALL_TALK.search(sentence)
+        and not PEP_TALK.search(sentence)
         and not ASKS.search(sentence)
         and not _DATA.search(sentence)
     )

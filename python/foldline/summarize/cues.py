@@ -41,13 +41,19 @@ AHEAD = _words(
     r"=下一步|待办|尚未|次に|残り",
 )
 ASKS = re.compile(r"[?？]\W{0,6}$")
+PLEADS = re.compile(r"\bplease (?:let me know|confirm|provide|tell|specify|choose)\b", re.IGNORECASE)
+LABELLED = re.compile(r"[\W_]*[A-Z][\w /-]{0,24}:[\W_]* \S")
+ENDED = re.compile(r"[.!。！…][\"')\]”’»*_`]{0,3}\Z|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 ANNOUNCES = _words(r"i|we", start=r"(?:now |next,? |first,? |then )?")
 FILLER = _words(
     r"let me|let['’]s|i['’]ll|i will|i['’]m going to|i need to|i should|i can|i want to|we need to|we should",
-    r"here(?:['’]s| is| are)|you['’]re (?:absolutely )?right|good (?:question|point|idea|catch)",
+    r"we can|we['’]ll|we will",
+    r"here(?:['’]s| is| are)|you['’]re (?:absolutely )?right|good (?:question|point|idea|catch)|with that",
+    r"please (?:let me know|confirm|provide|tell|specify|choose)|if you (?:need|have any|would like|want|wish)",
+    r"feel free|thank(?:s| you)\b|you['’]re welcome|glad|happy to|looks good|ready to",
     start=(
-        r"(?:(?:ok(?:ay)?|great|perfect|good|excellent|sure|right|yes|no worries|alright|done|hmm|ah|oh|wow|hey)"
-        r"\b[^a-z]{0,3})*(?:now |next,? |first,? |so |then )?"
+        r"(?:(?:ok(?:ay)?|great|perfect|good|excellent|sure|right|yes|no worries|alright|done|hmm|ah|oh|wow|hey"
+        r"|actually|if so)\b[^a-z]{0,3})*(?:now |next,? |first,? |so |then )?"
     ),
 )
 TRIVIAL = _words(
@@ -88,5 +94,9 @@ SMALL_TALK = _words(
         r" (?:have |has |had |will |would )?"
     ),
     end=r"\b(?! (?:want|accept|allow|touch|use|be)\b)",
+)
+PEP_TALK = _words(
+    r"not always|keep it up|never give up|(?:i['’]ll|i will|i) (?:always )?(?:do|try)[^.]{0,30}make sure",
+    r"don['’]?t (?:last|forget to)",
 )
 PASTED_ERROR = re.compile(r"Traceback \(most recent|^[ \t]*\w*(?:Error|Exception)\b:", re.MULTILINE)

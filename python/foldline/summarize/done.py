@@ -7,7 +7,15 @@ from collections import Counter, defaultdict
 
 from foldline.domain.session import CALL_FAILED, CALL_RAN
 from foldline.summarize.cues import PASTED_ERROR
-from foldline.summarize.outcomes import changes_something, gist, is_path, only_reads, prepares_only, says_nothing
+from foldline.summarize.outcomes import (
+    changes_something,
+    gist,
+    is_path,
+    looks_failed,
+    only_reads,
+    prepares_only,
+    says_nothing,
+)
 from foldline.summarize.packing import ACTIONS, ERRORS, Line
 from foldline.summarize.reading import Call, Reading, Statement
 from foldline.summarize.salience import readable
@@ -39,7 +47,7 @@ def action_lines(reading: Reading, style: Style) -> list[Line]:
         target = clip(style.paths.brief(f"- {last.target}")[2:], _TARGET)
         reads = only_reads(last.name, last.brief)
         if reads:
-            looked[target or last.name] += len(group)
+            looked[target] += len(group) * (" " not in target)
         elif is_path(last.target) and says_nothing(told, last.target):
             changed[target] += len(group)
             continue
@@ -66,7 +74,7 @@ def _count_line(calls: list[Call], style: Style) -> Line:
 
 def _listing(title: str, targets: Counter[str], worth: float, group: int) -> list[Line]:
     """Targets in lines of six, the newest first; only the first lines are worth much."""
-    named = [t + (f" ×{n}" if n > 1 else "") for t, n in reversed(targets.items()) if t]
+    named = [t + (f" ×{n}" if n > 1 else "") for t, n in reversed(targets.items()) if t and n]
     return [
         Line(ACTIONS, f"- {title}: {', '.join(named[i : i + _A_LINE])}", worth / (1 + i / _A_LINE), (group, i))
         for i in range(0, min(len(named), _LISTED), _A_LINE)
@@ -112,6 +120,22 @@ def _reported_lines(reading: Reading, style: Style) -> list[Line]:
             said = _first_words(request.reply) if request.reply else ""
             text += f' — then: "{style.quoted(said)}"' if said else ""
             lines.append(Line(ERRORS, text, 0.7, (1, request.offset)))
+    return lines
+
+
+def notice_lines(reading: Reading, style: Style) -> list[Line]:
+    """What notices told beside a user's requests: those that read like a failure are errors, the others results."""
+    notices = [r for r in reading.requests if r.speaker != "user" and r.text]
+    if len(notices) == len(reading.requests):
+        return []
+    told = {request.offset: (looks_failed(request.text), request) for request in notices}
+    newest = {shape(gist(request.text, failed)): offset for offset, (failed, request) in told.items()}
+    lines = []
+    for offset in newest.values():
+        failed, request = told[offset]
+        text = f"- [#{offset}] notice {request.speaker}: {gist(request.text, failed, style.width)}"
+        worth = 0.2 + 0.3 * offset / max(1, reading.last) + 0.2 * failed
+        lines.append(Line(ERRORS if failed else ACTIONS, text, worth, (1, offset)))
     return lines
 
 

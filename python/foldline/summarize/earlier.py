@@ -29,7 +29,8 @@ _QUOTE = re.compile(r'"""\n(.*?)\n"""', re.DOTALL)
 _LAST_REQUEST = re.compile(r"^Last (?:request|notice \S+) \[#(\d+)\] \([^)]*\)")
 _TAG = re.compile(r"^\[#\d+\] ")
 _MOMENT = re.compile(r"no result among these rows$|no closing answer in these rows$|^\d+ rows folded here: ")
-_LONGEST, _LONGEST_HEADING = 600, 80
+_LABEL = re.compile(r"^[^:\"]{0,60}:")
+_LONGEST, _LONGEST_HEADING, _FEW_WORDS = 600, 80, 4
 _OWN = (SummarySource.EXTRACTIVE, SummarySource.MECHANICAL)
 
 
@@ -57,8 +58,8 @@ def carried_lines(
 ) -> list[CarriedLine]:
     """Lines of earlier summaries in order.
 
-    Left out are those that hold a durable constraint, which travels by itself, and what our own summaries said of
-    their moment: preface, calls without a result, an unanswered last request, questions and announced steps.
+    Left out are those that say no more than a durable constraint, which travels by itself, and what our own summaries
+    said of their moment: preface, calls without a result, an unanswered last request, questions and announced steps.
     """
     found: dict[str, CarriedLine] = {}
     for row in earlier:
@@ -75,13 +76,24 @@ def carried_lines(
             line = one_line(_BULLET.sub("", raw))
             if not started or not line or line.lower() == NOTHING or line == REACH_LINE or MEMORY_LINE in line:
                 continue
-            if (own and _of_its_moment(section, line)) or any(d in line for d in durable):
+            if (own and _of_its_moment(section, line)) or _is_durable(line, durable):
                 continue
             age = 2 if line.startswith(CARRIED) else 1
             line = _LAST_REQUEST.sub(r"Asked [#\1]", line.removeprefix(CARRIED))
             for part in _parts(line):
                 found.setdefault(part, CarriedLine(section, part, age, len(found)))
     return list(found.values())
+
+
+def _is_durable(line: str, durable: Sequence[str]) -> bool:
+    """Whether a line is a durable constraint and little else; a task that it limits is carried with it (XG12)."""
+    held = [d for d in durable if d in line]
+    if not held:
+        return False
+    rest = line
+    for text in held:
+        rest = rest.replace(text, " ")
+    return len(_LABEL.sub("", rest).strip(' "').split()) < _FEW_WORDS
 
 
 def _of_its_moment(section: int, line: str) -> bool:

@@ -9,7 +9,7 @@ from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.summarize.constraints import MEMORY_LINE, Constraint
 from foldline.summarize.coverage import cover
 from foldline.summarize.details import carried, detail_lines
-from foldline.summarize.done import action_lines, error_lines
+from foldline.summarize.done import action_lines, error_lines, notice_lines
 from foldline.summarize.earlier import carried_lines
 from foldline.summarize.goals import constraint_line, last_request, last_request_line, request_lines
 from foldline.summarize.packing import ACTIONS, GOALS, Line, Packer
@@ -85,6 +85,7 @@ class ExtractiveSummarizer:
         lines += request_lines(reading, last, durable, shown, style)
         lines += told_lines(reading, identifiers, max(12, min(100, room // 40)), style)
         lines += answer_lines(reading, style) + action_lines(reading, style)
+        lines += notice_lines(reading, style)
         lines += error_lines(reading, style) + open_lines(reading, last, style)
         lines += detail_lines(identifiers, style)
         lines += carried(carried_lines(request.earlier, [c.text for c in durable], source.clean))

@@ -46,10 +46,13 @@ def request_lines(
     """Earlier requests in the user's words, the first before the others, short confirmations last.
 
     Where the last request says little, the newest that says enough comes before all others (XG11). Requests that
-    ``shown`` or the durable constraints hold already are left out.
+    ``shown`` or the durable constraints hold already are left out, and so are notices beside a user's words: they are
+    what came back, not what is wanted.
     """
     lines = []
     others = [r for r in reading.requests if r is not last and r.text]
+    if any(r.speaker == "user" for r in others) or (last is not None and last.speaker == "user"):
+        others = [r for r in others if r.speaker == "user"]
     weak = last is not None and substance(last) < _SUBSTANTIAL
     said = (r for r in reversed(others) if r.speaker == "user")
     leading = next((r for r in said if substance(r) >= _SUBSTANTIAL), None) if weak else None

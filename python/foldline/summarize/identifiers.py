@@ -94,8 +94,10 @@ def find_identifiers(text: str) -> dict[str, IdentifierKind]:
         text = _URL.sub(" ", text)
     if "`" in text:
         for quoted in _QUOTED.findall(text):
-            inner = _identifiers_in(quoted.strip())
-            found.update(inner if quoted.strip() in dict(inner) else {quoted.strip(): IdentifierKind.NAME})
+            # A function is mentioned with and without its brackets.
+            name = quoted.strip().removesuffix("()")
+            inner = _identifiers_in(name)
+            found.update(inner if name in dict(inner) or not name else {name: IdentifierKind.NAME})
     if "," in text:
         for grouped in _GROUPED.findall(text):
             found[grouped] = IdentifierKind.NUMBER

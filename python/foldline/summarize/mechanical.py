@@ -20,7 +20,7 @@ from foldline.summarize.goals import constraint_line, last_request, last_request
 from foldline.summarize.identifiers import IdentifierKind
 from foldline.summarize.outcomes import changes_something, gist, is_path
 from foldline.summarize.packing import ACTIONS, DETAILS, ERRORS, GOALS, OPEN, Line, Packer
-from foldline.summarize.paths import Shortener
+from foldline.summarize.paths import Shortener, is_file
 from foldline.summarize.reading import Call, Reading
 from foldline.summarize.source import Source, read_source
 from foldline.summarize.text import clip, clip_middle, quote
@@ -173,18 +173,13 @@ def _file_lines(source: Source, paths: Shortener) -> Iterator[Line]:
         for c in reversed(source.reading.calls)
         if is_path(c.target) and c.outcome == CALL_RAN and changes_something(c.name, c.brief)
     ]
-    named = [paths.path(i) for i in source.identifiers if i.kind is IdentifierKind.PATH and _is_file(i.text)]
+    named = [paths.path(i) for i in source.identifiers if i.kind is IdentifierKind.PATH and is_file(i.text)]
     listed = dict.fromkeys(changed)
     others = dict.fromkeys(path for path in named if path not in listed)
     for title, found, worth, place in (("Files changed", list(listed), 0.95, 2), ("Files", list(others), 0.8, 3)):
         for at in range(0, len(found), _A_LINE):
             text = f"- {title}: {', '.join(found[at : at + _A_LINE])}"
             yield Line(DETAILS, text, worth / (1 + at / 24), (place, at))
-
-
-def _is_file(path: str) -> bool:
-    """Whether a path names more than one step: ``/clear`` is a command of some program."""
-    return "/" in path.strip("/") or "." in path.strip(".")
 
 
 def _counts(reading: Reading) -> str:

@@ -15,7 +15,7 @@ _MAIN_KEYS = (
 )  # fmt: skip
 _FAILED = re.compile(
     r"\A\W*(?:error|exception|fatal|failed|traceback)\b|Traceback \(most recent call last\)|command not found"
-    r"|\b(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: code| status)?:? [1-9]\d{0,2}\b|\bpanicked at\b",
+    r"|\b(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: code| status)?:? [1-9]\d{0,2}\b|\bpanicked at\b|\bsyntax error",
     re.IGNORECASE,
 )
 _ERROR_LINE = re.compile(
@@ -56,6 +56,8 @@ _CONFIRMS = re.compile(r"\W*(?:no output|ok|done|success\w*|true|null|none|ran)?
 _SUCCESS = re.compile(
     r"success|wrote|written|updated|edited|replaced|applied|file (?:was )?(?:written|updated|created)", re.IGNORECASE
 )
+_JSON_MARKS = re.compile(r"[\[\]{}\"]+")
+_JSON_START = re.compile(r"[\[{\s]*\"")
 _TABLE_RULE = re.compile(r"[-+|: ]{3,}")
 _ROW_COUNT = re.compile(r"\(\d+ rows?\)")
 _LINE_NUMBER = re.compile(r"^\s*\d+[:|\t]\s?")
@@ -141,6 +143,10 @@ def gist(text: str, failed: bool, limit: int = 140) -> str:
         brief = _json_gist(stripped, limit)
         if brief:
             return brief
+        if _JSON_START.match(stripped):
+            # JSON that is cut: its words without its marks.
+            words = one_line(_JSON_MARKS.sub(" ", stripped[: 4 * limit]))
+            return clip(words.replace(" :", ":").replace(" ,", ","), limit)
     lines = [one_line(_LINE_NUMBER.sub("", line)) for line in stripped.splitlines()]
     lines = [line for line in lines if len(line) > 1]
     if not lines:
@@ -184,8 +190,10 @@ def _json_gist(text: str, limit: int) -> str:
     try:
         value = msgspec.json.decode(text)
         if isinstance(value, list):
+            while len(value) == 1 and isinstance(value[0], list):
+                value = value[0]
             heads = [_one_json(item, 60) for item in value[:3]]
-            return clip(f"{len(value)} items: " + "; ".join(h for h in heads if h), limit)
+            return clip(": ".join(filter(None, (f"{len(value)} items", "; ".join(filter(None, heads))))), limit)
         return clip(_one_json(value, limit), limit)
     except (msgspec.DecodeError, RecursionError):
         return ""

@@ -12,6 +12,11 @@ _CHANGE_DIRECTORY = re.compile(r"^(?:cd [^&;|]+ (?:&&|;) )+")
 _FEWEST, _SHORTEST_ROOT = 3, 8
 
 
+def is_file(path: str) -> bool:
+    """Whether a path names more than one step: ``/clear`` is a command of some program."""
+    return "/" in path.strip("/") or "." in path.strip(".")
+
+
 def common_root(identifiers: Sequence[Identifier]) -> str:
     """The directory, with its slash, whose removal shortens the listed paths most; empty when it saves little."""
     saved: Counter[str] = Counter()

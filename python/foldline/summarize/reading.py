@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -100,6 +101,7 @@ class Reading:
 
 _RESULT_HEAD, _RESULT_TAIL = 1500, 500
 _ARGUMENT_CHARS = 400
+_REPEATED, _REPEATED_SHARE = 3, 0.4
 
 
 def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
@@ -136,6 +138,7 @@ def read_rows(rows: Sequence[Row], mask: Callable[[str], str]) -> Reading:
         elif isinstance(body, CompactionSummaryRow):
             reading.context.append(Statement(row.offset, clean(body.text)))
     _close_turns(reading)
+    _drop_repeated(reading)
     return reading
 
 
@@ -198,6 +201,29 @@ def _read_result(offset: int, body: ToolResultRow, call: Call, mask: Callable[[s
     call.result, call.result_offset = text, offset
     if not body.interim:
         call.outcome = CALL_FAILED if body.is_error or looks_failed(text) else CALL_RAN
+
+
+def _drop_repeated(reading: Reading) -> None:
+    """Takes out of results and notices the lines that most of them have, a prompt or a footer say: they tell nothing.
+
+    The last notice is whole: it may be what the agent was last asked for.
+    """
+    notices = [r for r in reading.requests if r.speaker != "user"]
+    texts = [c.result for c in reading.calls if c.result] + [n.text for n in notices]
+    found = Counter(line for text in texts for line in {one_line(raw) for raw in text.splitlines()} if line)
+    most = max(_REPEATED, int(_REPEATED_SHARE * len(texts)))
+    repeated = {line for line, times in found.items() if times > most}
+    if not repeated:
+        return
+    for call in reading.calls:
+        call.result = _without(call.result, repeated)
+    for notice in notices[:-1]:
+        notice.text = _without(notice.text, repeated)
+
+
+def _without(text: str, repeated: set[str]) -> str:
+    kept = "\n".join(line for line in text.splitlines() if one_line(line) not in repeated).strip()
+    return kept or text
 
 
 def _close_turns(reading: Reading) -> None:

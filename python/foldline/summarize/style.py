@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foldline.domain.changes import replace
-from foldline.summarize.cues import ASKS, DECIDES, FILLER, REPORTS, SETTLES, TRIVIAL
+from foldline.summarize.cues import ASKS, DECIDES, ENDED, FILLER, LABELLED, PLEADS, REPORTS, SETTLES, TRIVIAL
 from foldline.summarize.identifiers import WORDS, Identifier
 from foldline.summarize.packing import Line
 from foldline.summarize.paths import Shortener
@@ -22,6 +22,7 @@ _ORDINARY = {
     *("everything", "details", "important", "especially", "make", "sure", "leave", "out", "over", "each", "are", "how"),
 }
 _SHORT_SENTENCE = 40
+_LABEL_WORDS = 12
 _DIGITS = re.compile(r"\d+")
 _WITH_DIGITS = re.compile(r"\S*\d\S*")
 
@@ -86,6 +87,23 @@ def telling(text: str, weights: Mapping[str, float]) -> float:
 def is_filler(text: str) -> bool:
     """Whether a sentence announces an act instead of saying something."""
     return bool(FILLER.match(text))
+
+
+def says_little(text: str, weights: Mapping[str, float]) -> bool:
+    """Whether a sentence means nothing apart from where it stood: announcements, questions, lead-ins, bare labels.
+
+    A label or an item of a list has no end of a sentence and few words; what decides something is kept, and an
+    item that names what matters.
+    """
+    if ASKS.search(text) or PLEADS.search(text) or text.endswith((":", "：", ":**")):
+        return True
+    if DECIDES.search(text) or SETTLES.search(text):
+        return False
+    if is_filler(text):
+        return True
+    if ENDED.search(text) or len(text.split()) > _LABEL_WORDS:
+        return False
+    return bool(LABELLED.match(text)) or not any(w.strip(".,:;`*") in weights for w in WORDS.findall(text))
 
 
 def shape(text: str) -> str:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from foldline.domain.session import CALL_UNANSWERED
-from foldline.summarize.cues import AHEAD, ANNOUNCES, ASKS, DECIDES, REPORTS, SETTLES, YES_NO
+from foldline.summarize.cues import AHEAD, ANNOUNCES, ASKS, DECIDES, ENDED, PLEADS, REPORTS, SETTLES, YES_NO
 from foldline.summarize.identifiers import Identifier
 from foldline.summarize.packing import ACTIONS, DECISIONS, OPEN, Line
 from foldline.summarize.reading import Reading, Request, Statement
 from foldline.summarize.salience import Sentence, mmr, readable, weigh
-from foldline.summarize.style import Style, is_filler, shape, substance, telling
+from foldline.summarize.style import Style, is_filler, says_little, shape, substance, telling
 from foldline.summarize.text import one_line
 
 _REPLY_SENTENCES, _STATEMENT_SENTENCES, _LAST_STATEMENTS = 25, 60, 8
@@ -30,8 +30,10 @@ def told_lines(reading: Reading, identifiers: Sequence[Identifier], limit: int, 
     for statement in reading.statements:
         split = [s for s in statement.sentences if readable(s) and (statement.offset, s) not in closing]
         for position, text in enumerate(split[:_STATEMENT_SENTENCES]):
+            if says_little(text, weights):
+                continue
             score = telling(text, weights) + 0.25 * statement.final + 0.1 * (position == 0) + 0.4 * style.wanted(text)
-            score -= 0.3 * (not statement.final and bool(ANNOUNCES.match(text))) + 0.45 * is_filler(text)
+            score -= 0.3 * (not statement.final and bool(ANNOUNCES.match(text))) + 0.3 * (not ENDED.search(text))
             pool.append(Sentence(statement.offset, text, score))
     weigh(pool, reading.last or 1)
     for rank, sentence in enumerate(mmr(pool, limit)):
@@ -52,8 +54,7 @@ def _closing_lines(
     for index, request in enumerate(reading.requests):
         if request.answered is None or request.reply is None:
             continue
-        told = [s for s in request.reply.sentences[:_REPLY_SENTENCES] if readable(s) and not is_filler(s)]
-        told = [s for s in told if not ASKS.search(s)]
+        told = [s for s in request.reply.sentences[:_REPLY_SENTENCES] if readable(s) and not says_little(s, weights)]
         if not told or (request.answered, told[0]) in closing:
             continue
         best = max(told, key=lambda s: telling(s, weights) + 0.4 * style.wanted(s))
@@ -86,13 +87,13 @@ def answer_lines(reading: Reading, style: Style) -> list[Line]:
         if asked and not ASKS.search(request.text):
             said = style.quoted(one_line(request.text))
             text = f'- [#{request.offset}] To "{style.aside(asked[-1])}" the user said: "{said}"'
-            worth = 0.5 if YES_NO.search(request.text) else 0.1 + 0.5 * substance(request)
+            worth = 0.5 if YES_NO.search(request.text) else 0.3 + 0.4 * substance(request)
             lines.append(Line(DECISIONS, text, worth, (1, request.offset)))
     return lines
 
 
 def open_lines(reading: Reading, last: Request | None, style: Style) -> list[Line]:
-    """What was left open: unanswered calls, questions to the user, announced steps of the last turns."""
+    """What was left open: unanswered calls, questions that no user has answered since, steps that were announced."""
     lines = []
     newest = max((r.offset for r in reading.requests), default=0)
     for call in reading.calls:
@@ -105,9 +106,12 @@ def open_lines(reading: Reading, last: Request | None, style: Style) -> list[Lin
         lines.append(Line(OPEN, text, 0.5, (3, 0)))
     for back, statement in enumerate(reversed(reading.statements[-_LAST_STATEMENTS:])):
         for sentence in statement.sentences:
-            announces = is_filler(sentence) and back == 0 and not statement.final
-            if 12 <= len(sentence) <= 400 and (announces or ASKS.search(sentence) or AHEAD.search(sentence)):
-                worth = (0.2 if statement.offset < newest else 0.85) - 0.02 * back
+            since = statement.offset >= newest
+            announces = is_filler(sentence) and back == 0 and not statement.final and since
+            asks = since and bool(ASKS.search(sentence) or PLEADS.search(sentence))
+            ahead = not ASKS.search(sentence) and bool(AHEAD.search(sentence))
+            if 12 <= len(sentence) <= 400 and (announces or asks or ahead):
+                worth = (0.85 if since else 0.2) - 0.02 * back
                 text = f"- [#{statement.offset}] {style.quoted(sentence)}"
                 lines.append(Line(OPEN, text, worth, (2, statement.offset)))
     return lines

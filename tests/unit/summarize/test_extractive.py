@@ -208,7 +208,7 @@ def test_s8_notices_and_injected_context_are_not_taken_for_the_user() -> None:
     summary = summarize(rows(*body))
     assert summary.durable == ()
     assert "answer in French" not in summary.text
-    assert "Notice scheduler [#3]" in summary.text
+    assert "- [#3] notice scheduler: The nightly job" in section(summary.text, "Actions and results")
 
 
 def test_s4_reasoning_is_stripped_and_media_are_placeholders() -> None:
