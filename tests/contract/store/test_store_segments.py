@@ -234,7 +234,9 @@ def test_m1_no_history_shows_that_segments_were_merged(
                 zoo.hide(name, data.draw(st.integers(0, 20)))
             elif what == "fork" and zoo.folds[name]:
                 revision = data.draw(st.sampled_from(zoo.folds[name]))
-                zoo.fork(name, f"s{data.draw(st.integers(10, 10**9))}", revision)
+                copy = f"s{data.draw(st.integers(10, 10**9))}"
+                if copy not in zoo.sessions:
+                    zoo.fork(name, copy, revision)
             elif what in ("drop", "delete") and len(zoo.sessions) > 1:
                 zoo.remove(name, drop=what == "drop")
         zoo.merge()
