@@ -1,7 +1,7 @@
 """Runs figures of the benchmark list, one or all: ``python -m bench [G3]``.
 
-Every module ``bench/g<N>_….py`` has ``run(rounds) -> dict``. A figure is a ratio against its peer or floor, measured
-side by side in the same run; absolute times are printed and never claimed.
+Every module ``bench/g<N>_….py`` and ``bench/r<N>_….py`` has ``run(rounds) -> dict``. A figure is a ratio against its
+peer or floor, measured side by side in the same run; absolute times are printed and never claimed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS = 5
 def modules() -> dict[str, str]:
     """Figure id to module name, in the order of the list."""
     names = [m.name for m in pkgutil.iter_modules(bench.__path__) if not m.name.startswith("_")]
-    found = {n.split("_")[0].upper(): n for n in names if n[0] == "g" and n[1:].split("_")[0].isdigit()}
+    found = {n.split("_")[0].upper(): n for n in names if n[0] in "gr" and n[1:].split("_")[0].isdigit()}
     found.update({n.upper(): n for n in names if n.upper().split("_")[0] not in found})
     return dict(sorted(found.items(), key=lambda item: (len(item[0].split("_")[0]), item[0])))
 
