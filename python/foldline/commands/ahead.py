@@ -205,10 +205,7 @@ def take(
     if mine.attempt is None:
         live.ahead = None
         return None
-    if (
-        request.policy.summary.source is SummarySourcePolicy.CURATOR
-        and mine.attempt.source not in EXTERNAL
-    ):
+    if request.policy.summary.source is SummarySourcePolicy.CURATOR and mine.attempt.source not in EXTERNAL:
         return None  # S6: it was written under another policy than this request's.
     if mine.written is None:
         mine.wanted = (request, go_on)
