@@ -10,12 +10,10 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
 from foldline.domain.enums import EntryKind, EntryRole
 from foldline.domain.folding import OffsetRange
 from foldline.domain.memory import MemoryEntry, MemoryFilter, MemoryHealth, StoredEntry
-from foldline.store.lexical import ScopeSize, Segment, rank, segment, stems
+from foldline.store.lexical import Segment, segment, stems
 from foldline.store.sqlite import segments
 from foldline.store.sqlite.sharing import give_up
 
@@ -148,6 +146,10 @@ def search(
     db: sqlite3.Connection, key: int, terms: Sequence[str], where: MemoryFilter, limit: int
 ) -> list[tuple[int, float]]:
     """(entry id, BM25 score) of visible entries, best first, ties by id (M4)."""
+    import numpy as np
+
+    from foldline.store.bm25 import ScopeSize, rank
+
     entries, length = db.execute(
         "SELECT coalesce(sum(entries), 0), coalesce(sum(length), 0) FROM memory_segment WHERE session_key = ?", (key,)
     ).fetchone()

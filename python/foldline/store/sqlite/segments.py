@@ -11,11 +11,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from foldline.store.lexical import POSTING
+if TYPE_CHECKING:  # numpy is a good part of a server's start, and merging the first that needs it
+    import numpy as np
+    import numpy.typing as npt
 
 SMALL = 1024
 """Entries below which a segment is to be merged; the schema has an index of these."""
@@ -76,6 +76,10 @@ def share(db: sqlite3.Connection, source: int, key: int, revision: int) -> None:
 
 
 def _cut(db: sqlite3.Connection, source: int, key: int, part: Part, revision: int) -> None:
+    import numpy as np
+
+    from foldline.store.bm25 import POSTING
+
     # Every fold publishes one segment: those of its entries that have no other are in this one.
     entries = db.execute(
         "SELECT coalesce(origin, id), length FROM memory_entry WHERE session_key = ?1 AND revision BETWEEN ?2 AND ?3 "
@@ -102,6 +106,10 @@ def _cut(db: sqlite3.Connection, source: int, key: int, part: Part, revision: in
 
 def _joined(postings: Sequence[bytes]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
     """Postings of several stems as one array, and where each begins, and the end."""
+    import numpy as np
+
+    from foldline.store.bm25 import POSTING
+
     sizes = [len(data) // POSTING.itemsize for data in postings]
     return np.frombuffer(b"".join(postings), POSTING), np.cumsum([0, *sizes])
 
@@ -145,7 +153,7 @@ def _merged(db: sqlite3.Connection, parts: Sequence[Part]) -> Iterator[tuple[str
         held, starts = _joined([postings for _, postings in rows])
         moved = held.copy()
         moved["entry"] += part.first - first
-        data, ends = moved.tobytes(), (starts * POSTING.itemsize).tolist()
+        data, ends = moved.tobytes(), (starts * moved.itemsize).tolist()
         for (stem, _), start, end in zip(rows, ends[:-1], ends[1:], strict=True):
             by_stem.setdefault(stem, []).append(data[start:end])
     for stem in sorted(by_stem):
