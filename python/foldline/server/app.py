@@ -25,6 +25,7 @@ from foldline.commands.host_owned.projections import expire_projections
 from foldline.commands.live import Sessions
 from foldline.commands.services import Services
 from foldline.config import Config, ConfigError, Memory
+from foldline.domain.enums import RefusalKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.policy import DEFAULT_REDACT, resolve
 from foldline.domain.ports import Compactor, Embedder, Sources, Store, Summarizer
@@ -146,10 +147,14 @@ def _judges(catalog: Catalog) -> Judges:
         encoding = catalog.lookup(model).encoding
         return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
 
+    def refusal(status: int, body: bytes, provider: str) -> tuple[RefusalKind, float | None]:
+        found = classify(status, body, provider)
+        return found.kind, found.retry_after
+
     return Judges(
         count=count,
         window=lambda model: catalog.lookup(model).ceiling,
-        refusal=lambda status, body: classify(status, body).kind,
+        refusal=refusal,
         usage=from_response,
         faults=text_faults,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from foldline import _core
 from foldline.config import Config
+from foldline.domain.enums import RefusalKind
 from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.ports import Summarizer
 from foldline.domain.rows import CompactionSummaryRow, ModelRef, Row
@@ -29,10 +30,15 @@ def count(text: str, model: ModelRef = ModelRef()) -> int:
     return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
 
 
+def refusal(status: int, body: bytes, provider: str) -> tuple[RefusalKind, float | None]:
+    found = classify(status, body, provider)
+    return found.kind, found.retry_after
+
+
 JUDGES = Judges(
     count=count,
     window=lambda model: DEFAULT_CATALOG.lookup(model).ceiling,
-    refusal=lambda status, body: classify(status, body).kind,
+    refusal=refusal,
     usage=from_response,
     faults=text_faults,
 )

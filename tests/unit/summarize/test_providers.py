@@ -10,7 +10,6 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -21,7 +20,7 @@ from foldline.summarize.packing import HEADINGS
 from foldline.summarize.providers import ProviderSummarizer, provider_from
 from foldline.summarize.providers.sdks import OpenAISdk
 
-from tests.support.providers import Does, FakeProvider
+from tests.support.providers import Does, FakeProvider, summary_of
 from tests.unit.summarize.asked import JUDGES, KINDS, asking, failure, summarizer, taken
 from tests.unit.summarize.talk import filler, headings, rows, says, user
 
@@ -32,10 +31,11 @@ SOURCE = rows(
 REFUSALS = sorted((Path(__file__).parents[2] / "data" / "refusals").glob("*.json"))
 
 
-def one_of_each(file: Path) -> list[dict[str, Any]]:
-    """The first refusal of every kind that a server answers with an HTTP error."""
-    cases = json.loads(file.read_text("utf-8"))
-    return list({case["kind"]: case for case in reversed(cases) if case["status"] >= 400}.values())
+def apis_of(file: Path) -> tuple[str, ...]:
+    """By which APIs a server refuses."""
+    return {"anthropic": ("anthropic",), "google": ("google",), "openai": ("openai", "openai_responses")}.get(
+        file.stem, ("openai",)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,10 +201,21 @@ class TestRetries:
         summarizer(fake).summarize(asking(SOURCE))
         assert fake.calls == 3
 
-    def test_read_the_delay_in_googles_details(self, fake: FakeProvider) -> None:
+    @pytest.mark.parametrize("kind", ["google", "openai", "openai_responses"])
+    def test_read_the_delay_that_a_body_names(self, kind: str, fake: FakeProvider) -> None:
         fake.otherwise = Does("rate_limited")
-        failed = failure(summarizer(fake, "google"), asking(SOURCE, timeout=5.0))
+        failed = failure(summarizer(fake, kind), asking(SOURCE, timeout=5.0))
         assert (failed.retry_after, fake.calls) == (7.0, 1), "7 s are more than there is time for"
+
+    @pytest.mark.parametrize(
+        ("said", "seconds"),
+        [("1e400", 30 * 86_400.0), ("inf", 30 * 86_400.0), ("-5", 0.0), ("nan", 7.0), ("soon", 7.0),
+         ("Fri, 31 Dec 9999 23:59:59 GMT", 30 * 86_400.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("", 7.0)],
+    )  # fmt: skip
+    def test_bound_what_a_header_asks_for(self, said: str, seconds: float, fake: FakeProvider) -> None:
+        fake.otherwise = Does("rate_limited", headers={"Retry-After": said})
+        failed = failure(summarizer(fake), asking(SOURCE, timeout=5.0, retries=0))
+        assert failed.retry_after == seconds
 
     def test_an_answer_that_filled_the_window_is_told_as_one_too_large(self, fake: FakeProvider) -> None:
         """S7: Anthropic ends it with a reason of its own."""
@@ -218,13 +229,15 @@ class TestRefusals:
     @pytest.mark.parametrize("file", REFUSALS, ids=[file.stem for file in REFUSALS])
     def test_of_real_servers_are_understood(self, file: Path, fake: FakeProvider) -> None:
         """S7 asks whether a refusal was for size; a rate limit never is (4.4)."""
-        source = summarizer(fake)
-        for case in one_of_each(file):
-            body = case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])
-            fake.otherwise = Does("server_error", status=case["status"], body=body.encode())
-            failed = failure(source, asking(SOURCE, retries=0))
-            assert failed.kind is FailureKind.SUMMARIZER_FAILED
-            assert failed.context_exceeded == (case["kind"] in ("CONTEXT_EXCEEDED", "BODY_TOO_LARGE")), case["name"]
+        cases = [case for case in json.loads(file.read_text("utf-8")) if case["status"] >= 400]
+        for kind in apis_of(file):
+            source = summarizer(fake, kind, name=file.stem)
+            for case in cases:
+                body = case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])
+                fake.otherwise = Does("server_error", status=case["status"], body=body.encode())
+                failed = failure(source, asking(SOURCE, retries=0, model=ModelRef(file.stem, "m")))
+                assert failed.kind is FailureKind.SUMMARIZER_FAILED
+                assert failed.context_exceeded == (case["kind"] in ("CONTEXT_EXCEEDED", "BODY_TOO_LARGE")), case["name"]
 
     def test_inside_an_answer_of_200_are_understood(self, fake: FakeProvider) -> None:
         fake.otherwise = Does(body=b'event: error\ndata: {"error": {"message": "Context size has been exceeded."}}\n')
@@ -255,6 +268,18 @@ class TestOutputLimit:
         monkeypatch.setenv("A_KEY", KEY)
         summarizer(fake, base_url="", api_key_env="A_KEY").summarize(asking(SOURCE))
         assert fake.received[0].body["max_completion_tokens"] == 2 * 1024 + 8192
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_an_answer_that_took_all_of_it_was_cut_off_whatever_it_is_called(
+        self, kind: str, fake: FakeProvider
+    ) -> None:
+        """S5: llama.cpp's Responses call ``completed`` what they cut off."""
+        fake.otherwise = Does(text=summary_of("") + "\n- There is a great deal to say." * 90)
+        given = len(str(fake.otherwise.text)) // 4 + 1
+        failed = failure(summarizer(fake, kind, max_output=given), asking(SOURCE))
+        assert (failed.kind, failed.detail) == (FailureKind.SUMMARY_REJECTED, "p stopped at its length limit")
+        result = summarizer(fake, kind, max_output=given + 1).summarize(asking(SOURCE))
+        assert headings(result.text) == list(HEADINGS)
 
     def test_is_what_the_settings_say_and_never_the_window(self, fake: FakeProvider) -> None:
         summarizer(fake, max_output=700).summarize(asking(SOURCE))

@@ -31,14 +31,15 @@ class Judges:
     Attributes:
         count: tokens of a text for a model (4.5).
         window: tokens that a model takes (4.2).
-        refusal: what a provider refused a request for, from status and body (4.4).
+        refusal: what a provider refused a request for, and in how many seconds to come back if it says so, from status,
+            body and the provider's name (4.4).
         usage: the usage in a provider's whole response body, as one shape (4.3); None where it carries none.
         faults: what is wrong with a text as a summary of a source (V6).
     """
 
     count: Callable[[str, ModelRef], int]
     window: Callable[[ModelRef], int]
-    refusal: Callable[[int, bytes], RefusalKind]
+    refusal: Callable[[int, bytes, str], tuple[RefusalKind, float | None]]
     usage: Callable[[ModelType, Mapping[str, Any]], Usage | None]
     faults: Callable[[str, SummarySource], Iterable[str]]
 
@@ -130,7 +131,10 @@ class Conversation:
         Raises:
             SummaryFailed: it is not: because of its kind, because it was tried enough, or for want of time.
         """
-        kind = self._judges.refusal(failure.status, failure.body) if failure.status else RefusalKind.OTHER
+        kind, later = RefusalKind.OTHER, None
+        if failure.status:
+            kind, later = self._judges.refusal(failure.status, failure.body, self._name)
+        later = later if failure.retry_after is None else failure.retry_after
         said = failure.body[:_READ_BYTES].decode("utf-8", "replace")
         log.warning(
             "a summary's call failed", provider=self._name, model=self._model.model, what=failure.what,
@@ -143,12 +147,10 @@ class Conversation:
                 context_exceeded=True,
             )  # fmt: skip
         again = failure.again or kind in (RefusalKind.RATE_LIMITED, RefusalKind.OVERLOADED)
-        wait = self._backoff * 2**attempt if failure.retry_after is None else failure.retry_after
+        wait = self._backoff * 2**attempt if later is None else later
         if not again or attempt >= self._retries or wait >= self._deadline - time.monotonic():
             tries = "" if attempt == 0 else f", {attempt + 1} times"
-            self.fail(
-                FailureKind.SUMMARIZER_FAILED, f"{self._name} {failure.what}{tries}", retry_after=failure.retry_after
-            )
+            self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {failure.what}{tries}", retry_after=later)
         return wait
 
     def fail(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,9 @@ import msgspec
 
 from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
+
+RETRY_MAX = 30 * 86_400.0
+"""Seconds; a provider that asks for more is asked again all the same."""
 
 
 class Ending(StrEnum):
@@ -86,14 +90,18 @@ class Endpoint(Protocol):
 
 
 def retry_after_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds of ``Retry-After``, whether it states them, milliseconds or a date."""
+    """Seconds of ``Retry-After``, whether it states them, milliseconds or a date; at most ``RETRY_MAX``."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(headers.get(name) or "") / unit)
+            seconds = float(headers.get(name) or "") / unit
         except ValueError:
             continue
-    date = email.utils.parsedate_tz(headers.get("retry-after") or "")
-    return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
+        return None if math.isnan(seconds) else min(max(0.0, seconds), RETRY_MAX)
+    try:
+        date = email.utils.parsedate_to_datetime(headers.get("retry-after") or "")
+        return min(max(0.0, date.timestamp() - time.time()), RETRY_MAX)
+    except (ValueError, OverflowError):
+        return None
 
 
 def body_of(content: bytes) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,7 +27,6 @@ from foldline.summarize.providers.sdks import GoogleSdk, failing
 _ENDINGS = {"STOP": Ending.COMPLETE, "MAX_TOKENS": Ending.LENGTH}
 _REFUSALS = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII")
 _TOOLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
-_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 class Google(GoogleSdk):
@@ -80,19 +78,7 @@ def _connection_errors() -> tuple[type[Exception], ...]:
 
 def _refused(error: Any) -> CallFailed:
     details = error.details if isinstance(error.details, dict) else {"message": str(error.details)}
-    made = refused_by_status(int(error.code or 0), msgspec.json.encode(details), getattr(error.response, "headers", {}))
-    if made.retry_after is None:
-        made.retry_after = _retry_delay(details)
-    return made
-
-
-def _retry_delay(details: Mapping[str, Any]) -> float | None:
-    """Seconds of a ``RetryInfo`` among an error's details."""
-    for detail in listed(table(details.get("error", details)).get("details")):
-        found = _SECONDS.fullmatch(text_of(detail.get("retryDelay")))
-        if found:
-            return float(found[1])
-    return None
+    return refused_by_status(int(error.code or 0), msgspec.json.encode(details), getattr(error.response, "headers", {}))
 
 
 def read_content(body: Mapping[str, Any]) -> Answer:
