@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from foldline.store.sqlite.connection import READER_CACHE_KIB, connect
@@ -21,8 +22,10 @@ CHECKPOINT_ROWS = 1_000
 """Changed rows after which the log is copied back: roughly 8 MB of log when each commit changes few rows."""
 
 WAL_READY_BYTES = 16 << 20
-"""Size the log is given at start. A sync after writing into blocks that exist costs half of one
+"""Size the log is given soon after a start. A sync after writing into blocks that exist costs half of one
 after growing the file."""
+_PIECE = 1 << 20
+"""Of it, what is written between two commits."""
 
 ERASE_SECONDS = 1.0
 """Between two emptyings: many sessions that are deleted one after the other share one."""
@@ -41,19 +44,23 @@ def empty_log(connection: sqlite3.Connection) -> bool:
     return not busy
 
 
-def prepare_log(path: Path) -> None:
-    """Fills the log up with zeros, which no reader takes for pages: their checksums do not match."""
-    log = path.with_name(path.name + "-wal")
+def lengthen_log(path: Path) -> bool:
+    """Fills the log up by a piece of zeros, which no reader takes for pages: their checksums do not match.
+
+    Returns:
+        Whether more is to be filled up. Where there is no room commits work all the same, only slower.
+    """
     try:
-        with log.open("r+b") as file:
+        with log_of(path).open("r+b") as file:
             missing = WAL_READY_BYTES - file.seek(0, os.SEEK_END)
-            if missing > 0:
-                file.write(bytes(missing))
-                file.flush()
-                os.fsync(file.fileno())
+            file.write(bytes(max(0, min(missing, _PIECE))))
     except OSError:
-        # No room, or no log yet: commits work all the same, only slower.
-        return
+        return False
+    return missing > _PIECE
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
 
 
 class Checkpointer:
@@ -96,6 +103,7 @@ class Checkpointer:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         emptied = float("-inf")
         try:
+            self._lengthen()
             while True:
                 rest = emptied + ERASE_SECONDS - time.monotonic()
                 self._due.wait(max(rest, RETRY_SECONDS) if self._erasing else None)
@@ -107,7 +115,9 @@ class Checkpointer:
                     if self._erasing and time.monotonic() >= emptied + ERASE_SECONDS:
                         self._erasing = False
                         self._between_commits(lambda _: self._empty(connection))
-                        emptied = emptied if self._erasing else time.monotonic()
+                        if not self._erasing:
+                            emptied = time.monotonic()
+                            self._lengthen()
                     else:
                         self._between_commits(_copy)
                 except Exception:
@@ -118,10 +128,21 @@ class Checkpointer:
             connection.close()
 
     def _empty(self, connection: sqlite3.Connection) -> None:
-        if empty_log(connection):
-            prepare_log(self._path)
-        else:
+        if not empty_log(connection):
             self._erasing = True
+
+    def _lengthen(self) -> None:
+        """Gives the log its size, a piece between two commits at a time, so that none waits long."""
+        more = True
+
+        def lengthen(_: sqlite3.Connection) -> None:
+            nonlocal more
+            more = lengthen_log(self._path)
+
+        while more and not self._stopped:
+            self._between_commits(lengthen)
+        with suppress(OSError), log_of(self._path).open("r+b") as file:
+            os.fsync(file.fileno())
 
 
 def _copy(connection: sqlite3.Connection) -> None:

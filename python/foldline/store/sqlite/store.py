@@ -20,7 +20,7 @@ from foldline.store.codec import encode
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
 from foldline.store.sqlite import checkpoints, deletion, forking, leases, memory, native, projections, segments, writes
-from foldline.store.sqlite.checkpoint import Checkpointer, empty_log, prepare_log
+from foldline.store.sqlite.checkpoint import Checkpointer, empty_log
 from foldline.store.sqlite.connection import ReadPool, connect_writer
 from foldline.store.sqlite.errors import published_errors, store_error
 from foldline.store.sqlite.migrate import migrate, packaged_migrations
@@ -90,7 +90,6 @@ class SqliteStore(SqliteReads):
             migrate(self._connection, packaged_migrations(), self._clock())
             # What a crash left in it may be deleted by now.
             empty_log(self._connection)
-            prepare_log(self._path)
             self._pool = ReadPool(self._path)
             self._writer = Writer(self._connection, self._committed)
             self._checkpointer = Checkpointer(self._path, self._writer.submit_alone)
