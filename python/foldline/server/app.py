@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import grpc
@@ -17,40 +16,26 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2_grpc
 
 from foldline import _core, formats
-from foldline.access import AdminKeys, Key, require_sdk
+from foldline.access import AdminKeys
 from foldline.commands.bell import EventBell
 from foldline.commands.curators import Curators
 from foldline.commands.fold import interrupted
 from foldline.commands.host_owned.projections import expire_projections
 from foldline.commands.live import Sessions
 from foldline.commands.services import Services
-from foldline.config import Config, ConfigError, Memory
-from foldline.domain.enums import RefusalKind
+from foldline.config import Config, ConfigError
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.policy import DEFAULT_REDACT, resolve
-from foldline.domain.ports import Compactor, Embedder, Sources, Store, Summarizer
+from foldline.domain.policy import resolve
+from foldline.domain.ports import Compactor, Sources, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import DEFAULT_CATALOG, Catalog
-from foldline.engine.refusals import classify
-from foldline.engine.summary_text import text_faults
-from foldline.engine.usage import from_response
-from foldline.memory.embed import MiniLm
-from foldline.memory.endpoint import Endpoint
-from foldline.memory.service import MemoryService
-from foldline.server import ENCODING, listening, reflection, servicers
+from foldline.server import ENCODING, listening, parts, reflection, servicers
 from foldline.server.chain import Chain
-from foldline.server.compactors import compactor_named
 from foldline.server.health import CORE, FOLDS, STORE, Readiness
+from foldline.server.later import is_made, made
 from foldline.server.pools import Pools
 from foldline.server.validation import compile_rules
 from foldline.store.sqlite.store import SqliteStore
-from foldline.summarize.curated import CuratedText
-from foldline.summarize.extractive import ExtractiveSummarizer
-from foldline.summarize.mechanical import MechanicalHandoff
-from foldline.summarize.native import NativeCompactor, native_from
-from foldline.summarize.providers import Judges, ProviderSummarizer, provider_from
-from foldline.summarize.redact import Redactor
-from foldline.summarize.source import scored
 from foldline.v1 import compaction_service_pb2, session_service_pb2
 
 log = structlog.get_logger(__name__)
@@ -77,10 +62,6 @@ _OPTIONS = (
 )
 
 
-def _count(text: str) -> int:
-    return _core.count_tokens(text, ENCODING)
-
-
 def _catalog(path: Path | None) -> Catalog:
     if path is None:
         return DEFAULT_CATALOG
@@ -92,72 +73,6 @@ def _catalog(path: Path | None) -> Catalog:
         raise ConfigError(f"the catalog {path} is not JSON: {error}") from None
     except FoldlineError as error:
         raise ConfigError(f"{path}: {error.message}") from None
-
-
-_EMBEDDERS: dict[str, Callable[[Memory], str]] = {
-    "minilm": lambda settings: MiniLm.identity,
-    "openai": lambda settings: f"openai/{settings.model}",
-    "none": lambda settings: "",
-}
-"""How ``GetServerInfo`` names the embedder."""
-
-
-def _embedder(settings: Memory) -> Callable[[], Embedder] | None:
-    """What makes the configured embedder, when it is first needed.
-
-    Raises:
-        ConfigError: no model, an SDK that is not installed, a key that is not there.
-    """
-    if settings.embedder == "minilm":
-        return MiniLm
-    if settings.embedder == "none":
-        return None
-    if not settings.model:
-        raise ConfigError("memory.embedder is openai, which needs memory.model")
-    require_sdk("memory.embedder", "openai", "openai")
-    if settings.api_key_env and settings.api_key_file:
-        raise ConfigError("memory names a key by api_key_env and by api_key_file: one of them")
-    key = Key("memory", settings.api_key_env, settings.api_key_file, optional=bool(settings.base_url))
-    return lambda: Endpoint(settings.model, settings.base_url, key.read)
-
-
-def _masked(config: Config, store: Store) -> Callable[[int, str], str]:
-    """S4: what a session's policy would hide from a model of others is hidden from an embedding endpoint too."""
-    if config.memory.embedder != "openai":
-        return lambda key, text: text
-
-    @lru_cache(maxsize=256)
-    def redactor(patterns: tuple[str, ...]) -> Redactor:
-        try:
-            return Redactor(patterns)
-        except FoldlineError:  # A session's own, which fails its folds: what all hide is hidden all the same.
-            return Redactor(DEFAULT_REDACT)
-
-    def masked(key: int, text: str) -> str:
-        policy = resolve({"config": config.policy, "session": store.policy_of(key)}).policy
-        return redactor(tuple(policy.summary.redact)).mask(text)
-
-    return masked
-
-
-def _judges(catalog: Catalog) -> Judges:
-    """What the rules know of models, refusals, usage and texts, for summaries by providers."""
-
-    def count(text: str, model: ModelRef) -> int:
-        encoding = catalog.lookup(model).encoding
-        return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
-
-    def refusal(status: int, body: bytes, provider: str) -> tuple[RefusalKind, float | None]:
-        found = classify(status, body, provider)
-        return found.kind, found.retry_after
-
-    return Judges(
-        count=count,
-        window=lambda model: catalog.lookup(model).ceiling,
-        refusal=refusal,
-        usage=from_response,
-        faults=text_faults,
-    )
 
 
 class Server:
@@ -172,9 +87,7 @@ class Server:
     ) -> None:
         self.config = config
         bell = EventBell()
-        self._memory = MemoryService(
-            store, _embedder(config.memory), config.memory.cache_bytes, _count, bell.ring, masked=_masked(config, store)
-        )
+        self._memory = parts.memory_of(config, store, bell.ring)
         self.services = Services(
             store=store,
             memory=self._memory,
@@ -188,6 +101,7 @@ class Server:
             clock=clock,
         )
         self.addresses: tuple[str, ...] = ()
+        self._waking: threading.Thread | None = None
         self.readiness = Readiness((STORE, FOLDS, CORE))
         self.pools = Pools(config.server)
         limit = config.server.max_message_bytes
@@ -215,7 +129,7 @@ class Server:
             max_message_bytes=self.config.server.max_message_bytes,
             heartbeat_interval=self.config.server.heartbeat_interval,
             start_time=time.time(),
-            embedder=_EMBEDDERS[self.config.memory.embedder](self.config.memory),
+            embedder=lambda: parts.embedder_name(self.config.memory),
             config=tuple(self.config.describe()),
             admin_keys=AdminKeys(self.config.admin.keys_env, self.config.admin.keys_file),
             policy=resolve({"config": self.config.policy}),
@@ -250,7 +164,9 @@ class Server:
         _core.warm(ENCODING)
         for kind in _HOT:
             compile_rules(kind)
-        self._memory.start()
+        # It starts as it is made: by this thread, or by the first call that needs it.
+        self._waking = threading.Thread(target=lambda: made(self._memory), name="memory-start", daemon=True)
+        self._waking.start()
         self.readiness.set(CORE, True)
 
     def stop(self, delay: float = 0.0, grace: float | None = None) -> bool:
@@ -269,7 +185,10 @@ class Server:
         self.pools.shutdown()
         self.services.curators.stop()
         self.services.workers.stop(grace)
-        self._memory.stop()
+        if self._waking:
+            self._waking.join()
+        if is_made(self._memory):
+            self._memory.stop()
         self.services.store.close()
         return ended
 
@@ -277,14 +196,15 @@ class Server:
         """Until ``stopped``: watches the store, and forgets what need not be repeated any more (W2).
 
         First it does what ``ready`` leaves out because no agent's loop waits for it yet: it compiles the rules of
-        further requests and imports the SDKs of providers.
+        further requests, and imports what writes summaries and the SDKs of providers.
         """
         for kind in _request_kinds(self._names):
             compile_rules(kind)
-        if isinstance(self.services.sources.provider, ProviderSummarizer):
-            self.services.sources.provider.load()
-        if isinstance(self.services.sources.native, NativeCompactor):
-            self.services.sources.native.load()
+        sources = self.services.sources
+        for source in (sources.extractive, sources.mechanical, sources.provider, sources.native):
+            load = getattr(made(source), "load", None)
+            if load is not None:
+                load()
         purged = float("-inf")
         while not stopped.wait(PING_SECONDS):
             try:
@@ -357,15 +277,7 @@ def build(
         FoldlineError: STORE_CORRUPT, NOT_READY.
     """
     catalog = _catalog(config.catalog)
-    sources = Sources(
-        extractive=summarizer or ExtractiveSummarizer(_count),
-        mechanical=MechanicalHandoff(_count),
-        provider=provider or provider_from(config, _judges(catalog)),
-        compactor=compactor or (compactor_named(config.compactor) if config.compactor else None),
-        carrying=lambda request: CuratedText(request, _count),
-        scored=lambda request, written: scored(request, written, _count),
-        native=native_from(config, _judges(catalog)),
-    )
+    sources = parts.sources_of(config, catalog, summarizer, provider, compactor)
     store = _store(config, clock)
     try:
         return Server(config, store, catalog, sources, clock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ class Settings:
 
     Attributes:
         heartbeat_interval: seconds that a stream may be silent.
+        embedder: its name.
         config: (key, value, origin) of every server setting, secrets left out.
         admin_keys: of those who may call what needs one (M7).
     """
@@ -45,7 +47,7 @@ class Settings:
     heartbeat_interval: float
     start_time: float = field(default_factory=time.time)
     store: str = "sqlite"
-    embedder: str = ""
+    embedder: Callable[[], str] = lambda: ""
     config: tuple[tuple[str, str, str], ...] = ()
     admin_keys: AdminKeys = field(default_factory=AdminKeys)
     policy: Resolved | None = None

@@ -119,7 +119,7 @@ class AdminServicer(Servicer, admin_service_pb2_grpc.AdminServiceServicer):
         return admin_service_pb2.GetServerInfoResponse(
             server=admin_pb2.ServerInfo(
                 version=settings.version, core_version=settings.core_version, start_time=timestamp(settings.start_time),
-                store=settings.store, embedder=settings.embedder, encodings=_core.encodings(),
+                store=settings.store, embedder=settings.embedder(), encodings=_core.encodings(),
                 formats=[FORMATS.wire(f) for f in Format],
                 max_request_bytes=settings.max_message_bytes, max_response_bytes=settings.max_message_bytes,
             )
