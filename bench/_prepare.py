@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import random
 from collections.abc import Callable
@@ -94,6 +95,32 @@ class Session:
         assert answer.action == compaction_pb2.ACTION_SEND
         self.revision = answer.revision
         self.request_bytes, self.answer_bytes = request.ByteSize(), answer.ByteSize()
+
+
+class LongRun(Session):
+    """A session in whose open run ``rounds`` rounds of unlike calls have folded: its ledger holds every call (F3)."""
+
+    def __init__(self, channel: grpc.Channel, name: str, rounds: int) -> None:
+        super().__init__(channel, name, 0)
+        sessions = session_service_pb2_grpc.SessionServiceStub(channel)
+        for first in range(0, rounds, CHUNK):
+            part = [each for i in range(first, min(first + CHUNK, rounds)) for each in _round(i)]
+            rows = row_pb2.RowInput(rows=row_pb2.RowList(rows=part))
+            sessions.AppendRows(session_service_pb2.AppendRowsRequest(session_id=name, run_id="run-1", input=rows))
+        self.prepare()()
+        folds = self._stub.CompactSession(compaction_service_pb2.CompactSessionRequest(session_id=name))
+        self.revision = list(folds)[-1].record.revision_after
+
+
+def _round(number: int) -> tuple[row_pb2.Row, row_pb2.Row]:
+    call_id = f"call-{number}"
+    arguments = json.dumps({"path": f"src/module_{number}.py", "query": text(number, 40)})
+    call = row_pb2.ToolCallBlock(call_id=call_id, name="read", arguments_json=arguments)
+    said = row_pb2.ContentBlock(text=row_pb2.TextBlock(text=text(number, 100)))
+    return (
+        row_pb2.Row(assistant=row_pb2.AssistantRow(content=[row_pb2.ContentBlock(tool_call=call)])),
+        row_pb2.Row(tool_result=row_pb2.ToolResultRow(call_id=call_id, content=[said])),
+    )
 
 
 class Stream:

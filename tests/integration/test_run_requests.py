@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from foldline.v1 import compaction_pb2, compaction_service_pb2, event_pb2, row_pb2
 from google.protobuf import duration_pb2
@@ -247,3 +251,37 @@ def test_f3_a_continued_run_goes_on_with_the_ledger_of_the_run_before(client: Cl
     assert [text for parts in ledgers for text in parts if "×2: ran" in text]
     assert not [text for parts in ledgers for text in parts if "×7" in text]
     assert host.verify().ok, host.verify().faults
+
+
+def test_f3_4_5_what_a_boundary_writes_does_not_grow_with_the_calls_that_folded(tmp_path: Path) -> None:
+    """Every call of the run is in its ledger, also after a restart; the state that each boundary writes is as short."""
+
+    def state() -> int:
+        with closing(sqlite3.connect(f"file:{tmp_path / 'data' / 'foldline.db'}?mode=ro", uri=True)) as db:
+            return int(db.execute("SELECT length(state) FROM session").fetchone()[0])
+
+    with running_server(tmp_path) as client:
+        host = Host(client, "s")
+        sizes = []
+        for rounds in (5, 200):
+            for n in range(rounds):
+                host.append(read(f"{rounds}-{n}.py"), result("c", "text " * 20), run_id="r1")
+            host.prepare("r1", user("Fix it."))
+            host.compact()
+            host.prepare("r1")
+            sizes.append(state())
+        assert sizes[1] < sizes[0] + 100, sizes
+    with running_server(tmp_path) as client:
+        host.client = client
+        host.append(read("last.py"), result("c", "text " * 400), read("newest.py"), result("c", "text"), run_id="r1")
+        host.prepare("r1")
+        host.compact()
+        told = host.rendered()[1]["content"]
+        assert "read ×" in told
+        assert '"last.py"' in told
+        assert host.verify().ok, host.verify().faults
+
+
+def read(path: str) -> dict[str, Any]:
+    function = {"name": "read", "arguments": json.dumps({"path": path})}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}

@@ -209,6 +209,7 @@ class Draft:
             stage=self.stage,
             visible=self.visible,
             checkpoint=self.checkpoint,
+            ledger_stands=self.session.call_ledger is self.live.session.call_ledger,
         )
         events = commit(self.services, self.live, batch)
         if self._factor is not None:

@@ -140,6 +140,8 @@ class Batch:
     Attributes:
         expected_revision: revision the store must still hold, else RevisionConflict.
         session: the state after the commit.
+        ledger_stands: the store holds the open run's call ledger as it is in ``session``: it grows with the run's
+            rounds, and is not written again (4.5).
         pins: (offset, pinned) changes, which make no revision (R6).
         publish: memory entries of the folded rows, visible with the commit (M2, V8).
         visible: replaces which offsets' entries the scope shows, as the folded (inactive, in lineage) offsets; None
@@ -168,6 +170,7 @@ class Batch:
     stage: tuple[Projection, StagedFold] | None = None
     host_rows: tuple[HostRow, ...] = ()
     checkpoint: Checkpoint | None = None
+    ledger_stands: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,6 +298,11 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_dropped: bool = False
     forked_from: str = ""
 
+    @property
+    def call_ledger(self) -> tuple[LedgerCall, ...]:
+        """The open run's call ledger (F3); empty without a run."""
+        return self.open_run.ledger if self.open_run is not None else ()
+
 
 class ClosedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run id that is spent; never reopened (§1). ``request`` is what a run that continues it takes over."""

@@ -18,7 +18,7 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.folding import OffsetRange
 from foldline.domain.policy import Policy
-from foldline.domain.session import Session
+from foldline.domain.session import LedgerCall, Session
 
 T = TypeVar("T")
 
@@ -46,9 +46,22 @@ def decode(data: bytes, kind: type[T]) -> T:
         ) from error
 
 
-def decode_session(data: bytes, key: int, memory_dropped: bool) -> Session:
-    """Reads a session's state; the store's own columns win over what the state says of them."""
+def encode_session(session: Session) -> bytes:
+    """A session's state without the call ledger, which is kept beside it."""
+    run = session.open_run
+    return encode(replace(session, open_run=replace(run, ledger=())) if run is not None and run.ledger else session)
+
+
+def decode_session(data: bytes, key: int, memory_dropped: bool, calls: bytes | None = None) -> Session:
+    """Reads a session's state; the store's own columns win over what the state says of them.
+
+    Args:
+        calls: the call ledger, which stands beside the state.
+    """
     session = decode(data, Session)
+    if calls is not None and session.open_run is not None:
+        ledger = decode(calls, tuple[LedgerCall, ...])
+        session = replace(session, open_run=replace(session.open_run, ledger=ledger))
     policy = {name: _typed(name, value) for name, value in session.policy.items()}
     return replace(session, key=key, memory_dropped=bool(memory_dropped), policy=policy)
 

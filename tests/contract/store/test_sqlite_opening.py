@@ -13,7 +13,8 @@ import pytest
 from foldline.domain.changes import replace
 from foldline.domain.errors import FoldlineError, Reason, StoreLocked
 from foldline.domain.memory import MemoryFilter
-from foldline.domain.ports import Fork
+from foldline.domain.ports import Batch, Fork
+from foldline.domain.session import LedgerCall, OpenRun
 from foldline.store import SqliteStore
 from foldline.store.codec import encode
 from foldline.store.lexical import segment
@@ -290,5 +291,33 @@ def test_a_store_of_before_forks_goes_on_and_its_sessions_fork(tmp_path: Path) -
         store.delete_session(1)
         assert [r.offset for r in store.archive(past.key, 0, 9)] == [1, 2, 3]
         assert [len(store.memory_at(past.key, o)) for o in (1, 2)] == [1, 0]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "calls", [(), (LedgerCall("grep", '{"p": "Zürich \\u0000"}', "ran", 2), LedgerCall("ls", "{}", "failed"))]
+)
+def test_f3_a_store_of_before_has_its_ledgers_kept_apart(tmp_path: Path, calls: tuple[LedgerCall, ...]) -> None:
+    """Ledgers that stood in the state stand beside it; a state that cannot be read keeps no other from that."""
+    path = tmp_path / "foldline.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    migrate(db, packaged_migrations()[:8], 0.0)
+    state = session("s", revision=3, next_offset=5, open_run=OpenRun("r", 1, 2, 3.25, ledger=calls))
+    for key, name, data in ((1, "s", encode(state)), (2, "broken", b"{")):
+        db.execute(
+            "INSERT INTO session (key, tenant, session_id, next_offset, revision, state) "
+            "VALUES (?, 'acme', ?, 5, 3, ?)",
+            (key, name, data),
+        )
+    db.close()
+
+    store = SqliteStore(path)
+    try:
+        found = store.load_session("acme", "s")
+        assert found == replace(state, key=1)
+        after = replace(found, labels={"team": "blue"})
+        store.commit(Batch(3, after, ledger_stands=True))
+        assert store.load_session("acme", "s") == after
     finally:
         store.close()

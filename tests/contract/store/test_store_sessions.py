@@ -9,7 +9,16 @@ from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter
 from foldline.domain.ports import CallUpdate, Store, Tools
 from foldline.domain.rows import ModelRef
-from foldline.domain.session import Cadence, CallState, ClosedRun, OpenRun, Reading, Spend, SystemKey
+from foldline.domain.session import (
+    Cadence,
+    CallState,
+    ClosedRun,
+    LedgerCall,
+    OpenRun,
+    Reading,
+    Spend,
+    SystemKey,
+)
 
 from tests.contract.store.conftest import Database
 from tests.contract.store.records import MODEL, Scribe, entry, event, prepared, record, request, session
@@ -45,7 +54,7 @@ def test_every_field_of_the_state_comes_back(database: Database) -> None:
             boundaries=3, count=Reading(10, MODEL), last_skip=SkipReason.COOLDOWN, paid_attempts=(1.0, 2.0),
             spending=(Spend(7, 8, 0.5),), summary_sizes=(1, 2, 3),
         ),
-        open_run=OpenRun("r", 1, 2, 3.5, request=(4, 5)),
+        open_run=OpenRun("r", 1, 2, 3.5, request=(4, 5), ledger=(LedgerCall("grep", "{}", "ran", 3),)),
         calls=(CallState(4, "c", "grep", interim=True),),
         system_keys=(SystemKey("persona", 2, 9, 1),),
         last_prepared=prepared("p"),
@@ -55,6 +64,25 @@ def test_every_field_of_the_state_comes_back(database: Database) -> None:
     assert loaded == replace(full, key=created.key)
     assert isinstance(loaded.policy["summary.source"], SummarySourcePolicy)
     assert isinstance(loaded.policy["summary.redact"], tuple)
+
+
+def _run(*calls: str) -> OpenRun:
+    return OpenRun("r", 1, 2, 3.5, ledger=tuple(LedgerCall(name, "{}", "ran") for name in calls))
+
+
+def test_f3_the_ledger_is_the_last_that_was_written(database: Database) -> None:
+    """A commit that says so leaves it as it is; any other writes what its state holds, nothing too (4.5)."""
+    scribe = Scribe.create(database.open(), open_run=_run("a"))
+    with_more = replace(scribe.session, revision=1, open_run=_run("a", "b"))
+    scribe.commit(with_more)
+    scribe.commit(replace(with_more, revision=2), ledger_stands=True)
+    scribe.store = database.reopen()
+    assert scribe.store.load_session("acme", "s") == scribe.session
+    assert [s.open_run for s in scribe.store.list_sessions("acme", "", 9)] == [_run("a", "b")]
+    assert scribe.store.export_session(scribe.key).session.open_run == _run("a", "b")
+    scribe.commit(replace(scribe.session, revision=3, open_run=None))
+    scribe.commit(replace(scribe.session, revision=4, open_run=_run()), ledger_stands=True)
+    assert scribe.store.load_session("acme", "s") == scribe.session
 
 
 def test_an_id_is_taken_once_a_tenant(store: Store) -> None:
@@ -78,7 +106,7 @@ def test_sessions_page_in_order_of_id_within_their_tenant(store: Store) -> None:
 
 
 def _filled(store: Store, session_id: str, rows: int = 3) -> Scribe:
-    scribe = Scribe.create(store, session_id)
+    scribe = Scribe.create(store, session_id, open_run=_run("a"))
     scribe.append(rows, calls=(CallUpdate(1, "c"),), prepared=prepared("p"), request=request("q", store_time()))
     scribe.commit(closed_runs=(ClosedRun("r", RunOutcome.FAILED),), tools=Tools("t", 1, 2), events=(event(),))
     scribe.commit(events=(event(EventKind.COMPACTION_STARTED, "f"),))

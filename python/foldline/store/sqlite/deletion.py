@@ -22,6 +22,7 @@ _TABLES = {
     "open_fold": "session_key, fold_id",
     "curator_lease": "task_id",
     "checkpoint": "id",
+    "call_ledger": "session_key",
     **projections.TABLES,
 }
 """What belongs to a session alone, and the key of each table."""

@@ -26,6 +26,7 @@ from foldline.store.listing import listed
 from foldline.store.sqlite import checkpoints, leases, memory, native, projections
 from foldline.store.sqlite.writes import REPEAT_SECONDS
 
+_STATE = "state, key, memory_dropped, (SELECT calls FROM call_ledger WHERE session_key = key)"
 _ROW = (
     "offset, kind, run_id, pinned, tokens, bytes, revision, "
     "iif(origin IS NULL, body, (SELECT o.body FROM archive_row o WHERE o.id = archive_row.origin)), place"
@@ -51,21 +52,21 @@ class SqliteReads:
     def load_session(self, tenant: str, session_id: str) -> Session | None:
         with self._reading() as db:
             found = db.execute(
-                "SELECT state, key, memory_dropped FROM session WHERE tenant = ? AND session_id = ? AND deleting = 0",
+                f"SELECT {_STATE} FROM session WHERE tenant = ? AND session_id = ? AND deleting = 0",
                 (tenant, session_id),
             ).fetchone()
         return decode_session(*found) if found else None
 
     def policy_of(self, key: int) -> Mapping[str, Any]:
         with self._reading() as db:
-            found = db.execute("SELECT state, key, memory_dropped FROM session WHERE key = ?", (key,)).fetchone()
+            found = db.execute(f"SELECT {_STATE} FROM session WHERE key = ?", (key,)).fetchone()
         return decode_session(*found).policy if found else {}
 
     def list_sessions(self, tenant: str, after: str, limit: int) -> list[Session]:
         """Sessions in order of id (by code point), after ``after``."""
         with self._reading() as db:
             found = db.execute(
-                "SELECT state, key, memory_dropped FROM session WHERE tenant = ? AND session_id > ? AND deleting = 0 "
+                f"SELECT {_STATE} FROM session WHERE tenant = ? AND session_id > ? AND deleting = 0 "
                 "ORDER BY session_id LIMIT ?",
                 (tenant, after, limit),
             ).fetchall()
@@ -244,9 +245,7 @@ class SqliteReads:
             FoldlineError: SESSION_NOT_FOUND.
         """
         with self._snapshot() as db:
-            state = db.execute(
-                "SELECT state, key, memory_dropped FROM session WHERE key = ? AND deleting = 0", (key,)
-            ).fetchone()
+            state = db.execute(f"SELECT {_STATE} FROM session WHERE key = ? AND deleting = 0", (key,)).fetchone()
             if state is None:
                 raise _no_session()
             return Archive(

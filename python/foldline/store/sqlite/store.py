@@ -16,7 +16,7 @@ from foldline.domain.memory import MemoryReport
 from foldline.domain.native import Capability, NativeRoute
 from foldline.domain.ports import Archive, Batch, Fork, Rewrite, StoredRequest
 from foldline.domain.session import Session
-from foldline.store.codec import encode
+from foldline.store.codec import encode_session
 from foldline.store.lexical import segment
 from foldline.store.lock import DirectoryLock
 from foldline.store.sqlite import checkpoints, deletion, forking, leases, memory, native, projections, segments, writes
@@ -176,7 +176,7 @@ class SqliteStore(SqliteReads):
         """
         writes.check_rows(batch.rows, batch.expected_revision, batch.session)
         # Everything that needs no database happens before the writer is asked for.
-        state, index, now = encode(batch.session), segment(batch.publish), self._clock()
+        state, index, now = encode_session(batch.session), segment(batch.publish), self._clock()
         return self._write(lambda db: writes.write_batch(db, batch, state, index, now))
 
     def delete_session(self, key: int, request: StoredRequest | None = None) -> None:

@@ -14,7 +14,7 @@ from foldline.domain.memory import MemoryReport
 from foldline.domain.models import Factor
 from foldline.domain.ports import Batch, CallUpdate, Rewrite, StoredRequest, StoredRow, Tools
 from foldline.domain.session import ClosedRun, Prepared, Session
-from foldline.store.codec import decode_session, encode
+from foldline.store.codec import decode_session, encode, encode_session
 from foldline.store.lexical import Segment
 from foldline.store.sqlite import checkpoints, memory, projections
 
@@ -47,18 +47,27 @@ def insert_session(db: sqlite3.Connection, session: Session) -> Session:
         "VALUES (?, ?, ?, ?, ?, ?)",
         (
             session.tenant, session.session_id, session.memory_dropped, session.next_offset, session.revision,
-            encode(session),
+            encode_session(session),
         ),
     ).lastrowid  # fmt: skip
     assert key is not None
+    put_ledger(db, key, session)
     return replace(session, key=key)
+
+
+def put_ledger(db: sqlite3.Connection, key: int, session: Session) -> None:
+    """Writes the open run's call ledger (F3), which stands beside the state and changes with folds alone."""
+    if session.call_ledger:
+        db.execute("INSERT OR REPLACE INTO call_ledger VALUES (?, ?)", (key, encode(session.call_ledger)))
+    else:
+        db.execute("DELETE FROM call_ledger WHERE session_key = ?", (key,))
 
 
 def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segment, now: float) -> tuple[Event, ...]:
     """Writes a batch over the revision it expects (V10).
 
     Args:
-        state: the batch's session, encoded.
+        state: the batch's session, encoded, without its call ledger.
         index: of the entries it publishes.
 
     Raises:
@@ -79,6 +88,8 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
     if not updated:
         raise _refused(db, batch)
     last_event, dropped = updated[0]
+    if not batch.ledger_stands:
+        put_ledger(db, key, session)
     if batch.settle:
         projections.settle(db, key, batch.settle, 0 if dropped else len(batch.publish))
     if batch.stage:
