@@ -80,18 +80,20 @@ def render(calls: Sequence[LedgerCall], max_tokens: int, count: Callable[[str], 
     if not merged:
         return ""
     ran = [i for i, c in enumerate(merged) if c.outcome == CALL_RAN]
+    ran_last = {(merged[i].name, merged[i].arguments_json): i for i in ran}
     rest = [i for i, c in enumerate(merged) if c.outcome != CALL_RAN]
     order = ran + rest
-    low, high = 0, len(order)
+    # A line takes a token at least: no more of them are ever tried, however many calls there are.
+    low, high = max(0, len(order) - max_tokens), len(order)
     while low < high:
         middle = (low + high) // 2
-        if count(_text(merged, frozenset(order[:middle]))) <= max_tokens:
+        if count(_text(merged, ran_last, frozenset(order[:middle]))) <= max_tokens:
             high = middle
         else:
             low = middle + 1
     # Token counts do not shrink with every single collapsed line: the found place is tried, then the next.
     for collapsed in range(low, len(order) + 1):
-        text = _text(merged, frozenset(order[:collapsed]))
+        text = _text(merged, ran_last, frozenset(order[:collapsed]))
         if count(text) <= max_tokens:
             return text
     total = sum(c.count for c in merged)
@@ -99,11 +101,10 @@ def render(calls: Sequence[LedgerCall], max_tokens: int, count: Callable[[str], 
     return shortest if count(shortest) <= max_tokens else ""
 
 
-def _text(calls: Sequence[LedgerCall], collapsed: frozenset[int]) -> str:
+def _text(calls: Sequence[LedgerCall], ran_last: Mapping[tuple[str, str], int], collapsed: frozenset[int]) -> str:
     lines = [_LEAD]
     if collapsed:
         lines.append("- before those below: " + _counts([calls[i] for i in sorted(collapsed)]))
-    ran_last = {(c.name, c.arguments_json): i for i, c in enumerate(calls) if c.outcome == CALL_RAN}
     for index, call in enumerate(calls):
         if index in collapsed:
             continue
