@@ -11,7 +11,9 @@ from foldline.memory import embed
 from foldline.v1 import admin_service_pb2, event_pb2
 
 from tests.integration.host import Host
+from tests.integration.hosted import HostedHost, talk
 from tests.integration.test_folds import LONG
+from tests.support.embeddings import FakeEmbeddings
 from tests.support.requests import assistant, user
 from tests.support.server import Client, running_server, served_process, until
 
@@ -103,3 +105,23 @@ def test_m8_without_an_embedder_nothing_waits_for_one(tmp_path: Path, embedder: 
         assert found.hits[0].semantic_score == 0
         assert "no embedder is configured" in found.degraded_reason
         assert told(host) == []
+
+
+def test_h3_each_fold_of_a_hosts_list_is_found_though_all_before_it_is_embedded(tmp_path: Path) -> None:
+    """M2: and rows that the host holds active again are not, until they fold again; no list here changes meanwhile."""
+    with FakeEmbeddings() as fake:
+        settings = {"memory.embedder": "openai", "memory.model": "m", "memory.base_url": fake.base_url}
+        with running_server(tmp_path, settings) as client:
+            host = HostedHost(client, "s")
+            shown: list[int] = []
+            for first in (0, 12):
+                talk(host, 12, first=first)
+                before = list(host.list)
+                discarded = host.fold(manual=True).record.discarded
+                assert until(lambda: host.get().totals.memory_pending == 0, 30)
+                shown.append(discarded[-1].last)
+                assert set(shown) <= {offset for said in shown for offset in host.found(host.text(said))}
+            host.list = before
+            host.compact(override={"auto_compact": False})
+            assert shown[0] in host.found(host.text(shown[0]))
+            assert shown[1] not in host.found(host.text(shown[1]))

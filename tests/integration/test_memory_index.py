@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -236,6 +237,62 @@ def test_m3_whatever_fits_answers_are_the_same_and_the_budget_holds(
     assert scope.recall(5) >= 0.98
     assert scope.memory.cached_bytes <= cache_bytes
     assert scope.memory.graphs <= 1
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 10_000, 150_000, 500_000, 1_500_000])
+def test_m3_vectors_that_there_is_no_room_for_are_read_by_each_search(
+    make: Callable[..., Scope], monkeypatch: pytest.MonkeyPatch, cache_bytes: int
+) -> None:
+    """The same answers, with filters, what comes later, rows that are active again, and restarts; M9 too."""
+    monkeypatch.setattr(index, "LOOSE", 0)
+    monkeypatch.setattr(index, "EXACT", 64)
+    scope = make(cache_bytes=cache_bytes)
+    scope.grow(900)
+    ((_, bad),) = scope.store.pending_vectors("another", 1)
+    scope.store.put_vectors(scope.embedder.identity, [(bad.id, b"")])
+    for change in (lambda: None, lambda: scope.grow(200), lambda: scope.show((1, 700)), scope.restart, scope.settle):
+        change()
+        assert scope.recall(5) >= 0.98
+        assert scope.recall(3, filter=MemoryFilter(first_offset=100, last_offset=400)) == 1.0
+        assert scope.memory.cached_bytes <= cache_bytes
+        exact = scope.ask(scope.texts[5], MemoryIndex.EXACT, limit=1).hits[0]
+        assert exact.entry.text == scope.texts[5]
+        assert exact.semantic == pytest.approx(1, abs=1e-4)
+
+
+def test_m3_while_a_graph_is_built_searches_hold_no_more_than_there_is_room_for(
+    make: Callable[..., Scope], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are the same before, meanwhile and after; room that is there again is used."""
+    monkeypatch.setattr(index, "LOOSE", 0)
+    building, go_on = threading.Event(), threading.Event()
+    add = Graph.add
+
+    def slow(self: Graph, vectors: graph.Floats, stopping: Callable[[], bool] = lambda: False) -> graph.Labels:
+        building.set()
+        go_on.wait(30)
+        return add(self, vectors, stopping)
+
+    monkeypatch.setattr(Graph, "add", slow)
+    scope = make(cache_bytes=900_000)
+    session, texts = scope.session, ["the hamster is called Ida", *(f"word{n} word{n + 7}" for n in range(900))]
+    scope.session = fold(scope.store, scope.memory, session, [user(text) for text in texts])
+    scope.memory.wake()
+    assert scope.memory.settle(60)
+    before = {h.entry.offset: h.score for h in scope.ask("hamster Ida word3").hits}
+    assert building.wait(30)
+    for _ in range(2):
+        meanwhile = {h.entry.offset: h.score for h in scope.ask("hamster Ida word3").hits}
+        assert meanwhile == pytest.approx(before, abs=1e-5)
+        (held,) = scope.memory._cache._scopes.values()
+        assert (len(held.matrix), len(held.absent)) == (0, 901)
+        assert scope.memory.cached_bytes <= 900_000
+    go_on.set()
+    assert scope.memory.settle_index(30)
+    scope.ask("hamster")
+    (held,) = scope.memory._cache._scopes.values()
+    assert (held.graph is not None, len(held.matrix), len(held.absent)) == (True, 0, 0)
+    assert scope.ask("hamster Ida word3").hits[0].entry.offset == next(iter(before))
 
 
 def test_m3_a_graph_that_does_not_fit_is_said_once(make: Callable[..., Scope]) -> None:

@@ -2,7 +2,7 @@
 
 A scope below the crossover is one matrix, searched exactly: scores of every entry are what fusion wants anyway. Above
 it a graph is built in the background; what the graph does not hold yet stays in the matrix, and is searched exactly
-beside it.
+beside it. Where the budget has no room for the matrix, each search reads the vectors from the store, a part at a time.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ EXACT = 4096
 SPREAD = 16
 """A graph is searched for at least one in so many of its entries; what narrower filters let pass is scored exactly."""
 
+LOOSE = 16 << 20
+"""Bytes of vectors that one search may hold over the budget: as many as it reads in a moment."""
+
 Positions = npt.NDArray[np.intp]
 Ids = npt.NDArray[np.int64]
 Name = tuple[int, str, bool]
 """Of a scope: the session's key, the embedder's identity, whether it is to be exact."""
+State = tuple[int, int, tuple[tuple[int, int], ...]]
+"""What decides which entries a session shows: its list's rewrites, its folds, what its host holds active again (M2)."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +53,7 @@ class Scope:
 
     Attributes:
         name: whose entries and vectors these are.
-        rewrites: of the session it was read for; folds, edits and restores change what is visible, nothing else does.
+        state: of the session it was read for; None for one that shows something else by now.
         pending: entries that a vector may still come for.
         order: positions by ascending id.
         matrix: (rows, width) unit vectors of the entries that are in no graph; ``rows`` are their positions.
@@ -57,7 +62,7 @@ class Scope:
     """
 
     name: Name
-    rewrites: int
+    state: State | None
     pending: int
     ids: Ids
     order: Positions
@@ -70,7 +75,9 @@ class Scope:
     @property
     def size(self) -> int:
         """Bytes held, the graph's too."""
-        arrays = (self.ids, self.order, self.rows, self.matrix, self.labels, self.embedded, *self.by_label)
+        arrays = (
+            self.ids, self.order, self.rows, self.matrix, self.labels, self.embedded, self.absent, *self.by_label,
+        )  # fmt: skip
         return sum(a.nbytes for a in arrays) + (self.graph.size if self.graph else 0)
 
     @cached_property
@@ -78,6 +85,13 @@ class Scope:
         """Positions by ascending label, and these labels."""
         at = np.argsort(self.labels, kind="stable")
         return at, self.labels[at]
+
+    @cached_property
+    def absent(self) -> Positions:
+        """Embedded entries whose vectors are not here: neither in the matrix nor in the graph."""
+        absent = self.embedded & (self.labels < 0)
+        absent[self.rows] = False
+        return np.flatnonzero(absent)
 
     def positions(self, ids: Ids) -> Positions:
         """Where entries stand, -1 for those that are not visible here."""
@@ -101,6 +115,9 @@ class Scope:
             return scores.clip(0, 1), 0.0
         found, floor = np.zeros(len(self.ids), np.float32), 0.0
         found[self.rows] = scores
+        if len(self.absent):
+            absent = self.absent if allowed is None else self.absent[allowed[self.absent]]
+            self._look_up(reads, question, absent, found)
         if self.graph is not None:
             inside = self.labels >= 0 if allowed is None else (self.labels >= 0) & allowed
             some = int(np.count_nonzero(inside))
@@ -150,7 +167,12 @@ def wants_graph(scope: Scope, index: MemoryIndex, crossover: int) -> bool:
         return False
     if index is MemoryIndex.AUTO and embedded < crossover:
         return False
-    return scope.graph is None or len(scope.rows) > max(256, embedded // 50) or 2 * embedded < scope.graph.count
+    lacking = len(scope.rows) + len(scope.absent)
+    return scope.graph is None or lacking > max(256, embedded // 50) or 2 * embedded < scope.graph.count
+
+
+def state_of(session: Session) -> State:
+    return session.rewrites, session.folds, session.again
 
 
 class ScopeCache:
@@ -168,17 +190,20 @@ class ScopeCache:
 
         No embedder is an empty identity and width 0.
         """
+        state = state_of(session)
         with self._lock:
-            forgotten = self._forgotten
+            forgotten, room = self._forgotten, self.budget - self._reserved
             known = self._scopes.get(name)
             if known:
                 self._scopes.move_to_end(name)
-        if known and known.rewrites == session.rewrites and not known.pending:
+        if known and len(known.absent) and known.size + 4 * width * len(known.absent) <= room:
+            known = None  # There was no room for its vectors, now there is.
+        if known and known.state == state and not known.pending:
             return known
         entries, pending = reads.memory_count(*name[:2])
-        if known and (known.rewrites, len(known.ids), known.pending) == (session.rewrites, entries, pending):
+        if known and (known.state, len(known.ids), known.pending) == (state, entries, pending):
             return known
-        scope = read(reads, session.rewrites, name, width, pending, known)
+        scope = read(reads, state, name, width, pending, known, max(room, LOOSE))
         self._put(scope, forgotten)
         return scope
 
@@ -241,28 +266,50 @@ class ScopeCache:
             self._held -= scope.size
 
 
-def read(reads: StoreReads, rewrites: int, name: Name, width: int, pending: int, known: Scope | None) -> Scope:
-    """A scope as the store has it; vectors and labels that ``known`` holds are taken from there."""
+def read(
+    reads: StoreReads, state: State, name: Name, width: int, pending: int, known: Scope | None, room: int
+) -> Scope:
+    """A scope as the store has it; vectors and labels that ``known`` holds are taken from there.
+
+    Args:
+        room: bytes that its matrix may take.
+    """
     key, identity, _ = name
     ids = np.array(reads.memory_ids(key, MemoryFilter()), np.int64)
-    scope = without_vectors(name, width, rewrites, pending, ids)
-    if known is None:
-        return _with_vectors(scope, *stacked(reads.memory_vectors(key, identity), width))
-    if known.graph is not None:
-        at = known.positions(ids)
-        labels = np.where(at >= 0, known.labels[at], -1).astype(np.int32) if len(known.labels) else scope.labels
-        scope = replace(scope, labels=labels, embedded=labels >= 0, graph=known.graph)
-    scope = _with_vectors(scope, known.ids[known.rows], known.matrix)
-    missing = ids[~scope.embedded].tolist()
-    return _with_vectors(scope, *stacked(reads.memory_vectors(key, identity, missing), width)) if missing else scope
+    scope = without_vectors(name, width, state, pending, ids)
+    if known is not None:
+        scope = _with_vectors(_taken(scope, known), known.ids[known.rows], known.matrix)
+    missing = ids[~scope.embedded]
+    if not len(missing):
+        return scope
+    if 4 * width * (len(scope.rows) + len(missing)) <= room:
+        wanted = None if known is None else missing.tolist()
+        return _with_vectors(scope, *stacked(reads.memory_vectors(key, identity, wanted), width))
+    embedded = scope.embedded.copy()
+    for start in range(0, len(missing), EXACT):
+        found, _ = stacked(reads.memory_vectors(key, identity, missing[start : start + EXACT].tolist()), width)
+        embedded[scope.positions(found)] = True
+    return replace(scope, embedded=embedded)
 
 
-def without_vectors(name: Name, width: int, rewrites: int, pending: int, ids: Ids) -> Scope:
+def _taken(scope: Scope, known: Scope) -> Scope:
+    """The scope with the graph of ``known``, and with what that knows to be embedded though it holds no vector."""
+    at = known.positions(scope.ids)
+    labels, embedded = scope.labels, scope.embedded.copy()
+    if known.graph is not None and len(known.labels):
+        labels = np.where(at >= 0, known.labels[at], -1).astype(np.int32)
+        embedded |= labels >= 0
+    there = np.flatnonzero(at >= 0)
+    embedded[there[np.isin(at[there], known.absent)]] = True
+    return replace(scope, labels=labels, embedded=embedded, graph=known.graph)
+
+
+def without_vectors(name: Name, width: int, state: State | None, pending: int, ids: Ids) -> Scope:
     """A scope of which nothing is known but its entries."""
     none = np.full(len(ids), -1, np.int32)
     order = np.argsort(ids, kind="stable")
     nothing = np.empty((0, width), np.float32)
-    return Scope(name, rewrites, pending, ids, order, np.empty(0, np.intp), nothing, none, none >= 0)
+    return Scope(name, state, pending, ids, order, np.empty(0, np.intp), nothing, none, none >= 0)
 
 
 def _with_vectors(scope: Scope, ids: Ids, vectors: Floats) -> Scope:

@@ -101,32 +101,45 @@ class Indexer:
             self._give_up(job)
             log.warning("memory.cache_bytes is too small for the index of a scope", needed=size)
             return
+        mark = self._cache.mark()
         try:
-            self._build(scope.name, scope.ids[scope.embedded], job.width)
+            built = self._build(scope.name, scope.ids[scope.embedded], job.width)
         finally:
+            # Before it is adopted: it takes the room that was kept for it.
             self._cache.release(size)
+        if built is not None:
+            self._cache.adopt(built, mark)
 
     def _grow(self, scope: Scope, graph: Graph) -> None:
-        mark = self._cache.mark()
-        added = graph.add(scope.matrix, lambda: self._stopping)
-        labels = scope.labels.copy()
-        labels[scope.rows] = added
-        left = added < 0
+        key, identity, _ = scope.name
+        mark, labels = self._cache.mark(), scope.labels.copy()
+        labels[scope.rows] = graph.add(scope.matrix, lambda: self._stopping)
+        for start in range(0, len(scope.absent), READ):
+            wanted = scope.ids[scope.absent[start : start + READ]].tolist()
+            found, vectors = stacked(self._store.memory_vectors(key, identity, wanted), graph.width)
+            labels[scope.positions(found)] = graph.add(vectors, lambda: self._stopping)
+            if self._stopping:
+                return
+        left = labels[scope.rows] < 0
         grown = replace(scope, labels=labels, rows=scope.rows[left], matrix=scope.matrix[left])
         self._cache.adopt(grown, mark, scope)
 
-    def _build(self, name: Name, ids: Ids, width: int) -> None:
-        """A new graph, of vectors as the store has them: the scope's own need not stay in memory meanwhile."""
+    def _build(self, name: Name, ids: Ids, width: int) -> Scope | None:
+        """A new graph, of vectors as the store has them: the scope's own need not stay in memory meanwhile.
+
+        Returns:
+            The scope with it; None where the server stops.
+        """
         key, identity, _ = name
-        mark, graph = self._cache.mark(), Graph(width, int(ROOM * len(ids)))
-        made = without_vectors(name, width, -1, 0, ids)
+        graph = Graph(width, int(ROOM * len(ids)))
+        made = without_vectors(name, width, None, 0, ids)
         labels = made.labels.copy()
         for start in range(0, len(ids), READ):
             wanted = ids[start : start + READ].tolist()
             found, vectors = stacked(self._store.memory_vectors(key, identity, wanted), width)
             added = graph.add(vectors, lambda: self._stopping)
             if self._stopping:
-                return
+                return None
             labels[made.positions(found)] = added
             graph.verify(vectors, added)
-        self._cache.adopt(replace(made, labels=labels, embedded=labels >= 0, graph=graph), mark)
+        return replace(made, labels=labels, embedded=labels >= 0, graph=graph)

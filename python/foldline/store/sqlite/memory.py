@@ -247,10 +247,16 @@ def visible_offsets(db: sqlite3.Connection, key: int) -> set[int]:
 
 def vectors(db: sqlite3.Connection, key: int, identity: str, wanted: Sequence[int] | None) -> list[tuple[int, bytes]]:
     """(entry id, vector) of visible entries whose vector is of ``identity``."""
-    condition = "" if wanted is None else f" AND e.id IN ({_WANTED})"
+    shown = "e.session_key = ?2 AND e.visible = 1 AND e.embedder = ?3"
+    entries = f"memory_entry e JOIN memory_vector v ON v.entry_id = {_NUMBER} WHERE {shown}"
+    if wanted is not None:
+        # CROSS JOIN: from the few wanted to their rows, not over all that the session shows.
+        entries = (
+            f"({_WANTED}) w CROSS JOIN memory_entry e ON e.id = w.value AND {shown} "
+            f"CROSS JOIN memory_vector v ON v.entry_id = {_NUMBER}"
+        )
     return db.execute(
-        f"SELECT v.entry_id, v.vector FROM memory_entry e JOIN memory_vector v ON v.entry_id = {_NUMBER} "
-        f"WHERE e.session_key = ?2 AND e.visible = 1 AND e.embedder = ?3{condition}",
+        f"SELECT v.entry_id, v.vector FROM {entries}",
         ("" if wanted is None else json.dumps(list(wanted)), key, _embedder(db, identity)),
     ).fetchall()
 
