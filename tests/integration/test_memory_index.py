@@ -361,6 +361,33 @@ def test_m7_a_dropped_scope_gives_its_graph_back(make: Callable[..., Scope]) -> 
     assert scope.ask("word1").hits == ()
 
 
+@pytest.mark.parametrize("mine", [False, True], ids=["another", "its own"])
+def test_m7_a_session_that_goes_while_a_graph_is_built_takes_no_other_graph_along(
+    make: Callable[..., Scope], monkeypatch: pytest.MonkeyPatch, mine: bool
+) -> None:
+    building, go_on = threading.Event(), threading.Event()
+    add = Graph.add
+
+    def slow(self: Graph, vectors: graph.Floats, stopping: Callable[[], bool] = lambda: False) -> graph.Labels:
+        building.set()
+        go_on.wait(30)
+        return add(self, vectors, stopping)
+
+    monkeypatch.setattr(Graph, "add", slow)
+    scope = make()
+    scope.session = fold(scope.store, scope.memory, scope.session, [user(f"word{n} here") for n in range(400)])
+    scope.memory.wake()
+    assert scope.memory.settle(60)
+    scope.ask("word1")
+    assert building.wait(30)
+    key = scope.session.key if mine else new_session(scope.store, "another").key
+    scope.store.delete_session(key)
+    scope.memory.forget(key)
+    go_on.set()
+    assert scope.memory.settle_index(30)
+    assert scope.memory.graphs == (0 if mine else 1)
+
+
 @settings(max_examples=12)
 @given(data=st.data())
 def test_m3_any_history_of_a_scope_answers_as_exact_search_does(

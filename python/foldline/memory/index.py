@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +176,13 @@ def state_of(session: Session) -> State:
     return session.rewrites, session.folds, session.again
 
 
+class Mark:
+    """A point in time from which on a scope is read; void once its session was forgotten."""
+
+    def __init__(self, key: int) -> None:
+        self.key, self.void = key, False
+
+
 class ScopeCache:
     """Scopes read from the store, least recently searched evicted over ``budget`` bytes. Thread-safe."""
 
@@ -183,7 +191,7 @@ class ScopeCache:
         self._lock = threading.Lock()
         self._scopes: OrderedDict[Name, Scope] = OrderedDict()
         self._held = self._reserved = 0
-        self._forgotten = 0
+        self._marks: WeakSet[Mark] = WeakSet()
 
     def get(self, reads: StoreReads, session: Session, name: Name, width: int) -> Scope:
         """The scope as ``reads`` has it; what is already here is not read again.
@@ -192,7 +200,7 @@ class ScopeCache:
         """
         state = state_of(session)
         with self._lock:
-            forgotten, room = self._forgotten, self.budget - self._reserved
+            room = self.budget - self._reserved
             known = self._scopes.get(name)
             if known:
                 self._scopes.move_to_end(name)
@@ -203,22 +211,26 @@ class ScopeCache:
         entries, pending = reads.memory_count(*name[:2])
         if known and (known.state, len(known.ids), known.pending) == (state, entries, pending):
             return known
+        mark = self.mark(name[0])
         scope = read(reads, state, name, width, pending, known, max(room, LOOSE))
-        self._put(scope, forgotten)
+        self._put(scope, mark)
         return scope
 
-    def mark(self) -> int:
-        """A point in time, for ``adopt``."""
-        return self._forgotten
+    def mark(self, key: int) -> Mark:
+        """Now, for ``adopt``."""
+        mark = Mark(key)
+        with self._lock:
+            self._marks.add(mark)
+        return mark
 
-    def adopt(self, scope: Scope, mark: int, before: Scope | None = None) -> None:
-        """Takes a scope that was made since ``mark``, unless ``before`` was replaced or a scope was forgotten since."""
+    def adopt(self, scope: Scope, mark: Mark, before: Scope | None = None) -> None:
+        """Takes a scope that was made since ``mark``, unless ``before`` was replaced or its session forgotten since."""
         if before is None or self._scopes.get(scope.name) is before:
             self._put(scope, mark)
 
-    def _put(self, scope: Scope, forgotten: int) -> None:
+    def _put(self, scope: Scope, mark: Mark) -> None:
         with self._lock:
-            if forgotten != self._forgotten:
+            if mark.void:
                 return
             self._drop(scope.name)
             if scope.size <= self.budget:
@@ -242,7 +254,8 @@ class ScopeCache:
     def forget(self, key: int) -> None:
         """Lets go of a session's vectors, also of those that are just being read."""
         with self._lock:
-            self._forgotten += 1
+            for mark in self._marks:
+                mark.void = mark.void or mark.key == key
             for name in [name for name in self._scopes if name[0] == key]:
                 self._drop(name)
 

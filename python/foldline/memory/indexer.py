@@ -101,7 +101,7 @@ class Indexer:
             self._give_up(job)
             log.warning("memory.cache_bytes is too small for the index of a scope", needed=size)
             return
-        mark = self._cache.mark()
+        mark = self._cache.mark(scope.name[0])
         try:
             built = self._build(scope.name, scope.ids[scope.embedded], job.width)
         finally:
@@ -112,7 +112,7 @@ class Indexer:
 
     def _grow(self, scope: Scope, graph: Graph) -> None:
         key, identity, _ = scope.name
-        mark, labels = self._cache.mark(), scope.labels.copy()
+        mark, labels = self._cache.mark(key), scope.labels.copy()
         labels[scope.rows] = graph.add(scope.matrix, lambda: self._stopping)
         for start in range(0, len(scope.absent), READ):
             wanted = scope.ids[scope.absent[start : start + READ]].tolist()
