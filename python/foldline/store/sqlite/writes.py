@@ -56,7 +56,7 @@ def insert_session(db: sqlite3.Connection, session: Session) -> Session:
 
 
 def put_ledger(db: sqlite3.Connection, key: int, session: Session) -> None:
-    """Writes the open run's call ledger (F3), which stands beside the state and changes with folds alone."""
+    """Writes the open run's call ledger (F3), beside the state: no boundary writes it anew (4.5)."""
     if session.call_ledger:
         db.execute("INSERT OR REPLACE INTO call_ledger VALUES (?, ?)", (key, encode(session.call_ledger)))
     else:
