@@ -129,6 +129,7 @@ def _call(
 def _summary_request(services: Services, request: FoldRequest, attempt: Attempt) -> SummaryRequest:
     policy, planned, ready = request.policy.summary, attempt.plan, attempt.ready
     model = summary_model(request, attempt.session)
+    learned = services.factor_of(attempt.session, model)
     covered = set(ready.plan.discard) if ready else set()
     earlier = [
         b for o in planned.earlier if o not in covered if isinstance(b := attempt.rows[o].body, CompactionSummaryRow)
@@ -147,8 +148,8 @@ def _summary_request(services: Services, request: FoldRequest, attempt: Attempt)
         redact=policy.redact,
         instructions=request.all_instructions,
         model=model,
-        # Sizes are raw estimates (4.5): a model that counts higher takes fewer of them.
-        window=int(services.model(model).ceiling / max(1.0, services.factor_of(attempt.session, model).value)),
+        window=services.model(model).ceiling,
+        factor=learned.value if learned.readings else None,
         timeout=policy.timeout,
         retries=policy.retries,
         oversize=policy.oversize,

@@ -271,7 +271,8 @@ class SummaryRequest:
         earlier: earlier summaries that fold along (F8).
         budget: tokens of written prose (V6); ``appendix`` tokens come on top (S9).
         instructions: of the policy and of the request, joined.
-        model: who is to write, where the source is a model (S2); ``window`` is its own, in tokens (S4).
+        model: who is to write, where the source is a model (S2); ``window`` is its own, in tokens (S4), ``factor`` what
+            it was learned to count for a raw token (4.5), None before any reading.
         timeout: seconds for the whole summary, retries included (S5); ``retries`` of transient errors.
         cancelled: whether nobody wants the summary any more; a source that can, stops.
         count: raw tokens of a text as the session estimates them, which V6 judges by; None: as the source counts.
@@ -287,6 +288,7 @@ class SummaryRequest:
     instructions: str = ""
     model: ModelRef = ModelRef()
     window: int = 0
+    factor: float | None = None
     timeout: float = 60.0
     retries: int = 2
     oversize: Oversize = Oversize.TRIM

@@ -15,7 +15,6 @@ from foldline.access import Key, require_sdk
 from foldline.config import Config, ConfigError
 from foldline.config import Memory as MemorySettings
 from foldline.domain.curators import Carried
-from foldline.domain.enums import RefusalKind
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryRequest, SummaryResult
 from foldline.domain.policy import DEFAULT_REDACT, resolve
@@ -172,18 +171,19 @@ def _masked(config: Config, store: Store) -> Callable[[int, str], str]:
 
 def _judges(catalog: Catalog) -> Judges:
     """What the rules know of models, refusals, usage and texts, for summaries by providers."""
-    from foldline.summarize.providers import Judges
+    from foldline.summarize.providers import Judges, Refused
 
     def count(text: str, model: ModelRef) -> int:
         encoding = catalog.lookup(model).encoding
         return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
 
-    def refusal(status: int, body: bytes, provider: str) -> tuple[RefusalKind, float | None]:
+    def refusal(status: int, body: bytes, provider: str) -> Refused:
         found = classify(status, body, provider)
-        return found.kind, found.retry_after
+        return Refused(found.kind, found.retry_after, found.named_tokens, found.named_limit)
 
     return Judges(
         count=count,
+        exact=lambda model: bool(catalog.lookup(model).encoding),
         window=lambda model: catalog.lookup(model).ceiling,
         refusal=refusal,
         usage=from_response,

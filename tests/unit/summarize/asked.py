@@ -8,7 +8,6 @@ from typing import Any
 
 from foldline import _core
 from foldline.config import Config
-from foldline.domain.enums import RefusalKind
 from foldline.domain.folding import SummaryFailed, SummaryRequest, SummaryResult
 from foldline.domain.ports import Summarizer
 from foldline.domain.rows import CompactionSummaryRow, ModelRef, Row
@@ -16,7 +15,7 @@ from foldline.engine.catalog import DEFAULT_CATALOG
 from foldline.engine.refusals import classify
 from foldline.engine.summary_text import text_faults
 from foldline.engine.usage import from_response
-from foldline.summarize.providers import Judges, provider_from
+from foldline.summarize.providers import Judges, Refused, provider_from
 
 from tests.support.providers import FakeProvider
 
@@ -30,13 +29,14 @@ def count(text: str, model: ModelRef = ModelRef()) -> int:
     return _core.count_tokens(text, encoding) if encoding else _core.weighted_tokens(text)
 
 
-def refusal(status: int, body: bytes, provider: str) -> tuple[RefusalKind, float | None]:
+def refusal(status: int, body: bytes, provider: str) -> Refused:
     found = classify(status, body, provider)
-    return found.kind, found.retry_after
+    return Refused(found.kind, found.retry_after, found.named_tokens, found.named_limit)
 
 
 JUDGES = Judges(
     count=count,
+    exact=lambda model: bool(DEFAULT_CATALOG.lookup(model).encoding),
     window=lambda model: DEFAULT_CATALOG.lookup(model).ceiling,
     refusal=refusal,
     usage=from_response,

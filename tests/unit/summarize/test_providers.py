@@ -231,8 +231,8 @@ class TestRefusals:
         """S7 asks whether a refusal was for size; a rate limit never is (4.4)."""
         cases = [case for case in json.loads(file.read_text("utf-8")) if case["status"] >= 400]
         for kind in apis_of(file):
-            source = summarizer(fake, kind, name=file.stem)
             for case in cases:
+                source = summarizer(fake, kind, name=file.stem)
                 body = case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])
                 fake.otherwise = Does("server_error", status=case["status"], body=body.encode())
                 failed = failure(source, asking(SOURCE, retries=0, model=ModelRef(file.stem, "m")))

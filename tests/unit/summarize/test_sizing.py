@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,12 +14,14 @@ from foldline.domain.rows import (
     AssistantRow,
     ImageBlock,
     InjectedContextRow,
+    ModelRef,
     NoticeRow,
     ReasoningBlock,
     Row,
     TextBlock,
     TranscriptBlock,
 )
+from foldline.summarize.providers.sizes import UNKNOWN
 from foldline.summarize.sizing import MAX_CHUNKS, Sized, chunks, trim
 from foldline.summarize.transcript import Part, Rank, parts_of
 from hypothesis import given, settings
@@ -202,10 +206,43 @@ class TestWindow:
 
     LONG = rows(*filler(60), user("Now summarize src/parser/part_59.py."), says("Done with it."))
 
+    @pytest.mark.parametrize(
+        ("model", "factor", "counts"), [("m", None, UNKNOWN), ("m", 1.2, 1.2), ("gpt-4o", None, 1.0)]
+    )
+    def test_a_model_of_an_unknown_vocabulary_counts_more_than_we_do(
+        self, model: str, factor: float | None, counts: float, fake: FakeProvider
+    ) -> None:
+        """What a host's requests taught is known of it (4.5)."""
+        written(fake, self.LONG, window=9000, budget=600, model=ModelRef("p", model), factor=factor)
+        (request,) = fake.received
+        size = partial(count, model=ModelRef("p", model))
+        asked = size(request.system) + size(request.user)
+        assert 0.85 * (9000 - request.most) < counts * asked <= 9000 - request.most
+
+    def test_what_an_answer_or_a_refusal_said_sizes_the_next_summary(self, fake: FakeProvider) -> None:
+        """S4, XB1: the model counts twice as much; then a server says that it takes less than the settings say."""
+        source, request = summarizer(fake), asking(self.LONG, window=9000, budget=600)
+        source.summarize(request)
+        first = len(fake.received[0].user)
+        size = count(fake.received[0].system) + count(fake.received[0].user)
+        said = summary_of(fake.received[0].user)
+        choice = {"message": {"content": said}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 2 * size, "completion_tokens": 100, "total_tokens": 2 * size + 100}
+        fake.script = [Does(body=json.dumps({"choices": [choice], "usage": usage}).encode())]
+        source.summarize(request)
+        source.summarize(request)
+        assert len(fake.received[2].user) < 0.8 * first
+        error = {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096}
+        fake.script = [Does("context_exceeded", body=json.dumps({"error": error}).encode())]
+        assert failure(source, request).context_exceeded
+        source.summarize(request)
+        fourth = fake.received[4]
+        assert 2 * (count(fourth.system) + count(fourth.user)) + fourth.most <= 4096
+
     @pytest.mark.parametrize("oversize", Oversize)
     @pytest.mark.parametrize("window", [3000, 5000, 9000, 20_000])
     def test_every_request_fits_with_its_answer(self, window: int, oversize: Oversize, fake: FakeProvider) -> None:
-        outcome = written(fake, self.LONG, window=window, oversize=oversize, budget=600)
+        outcome = written(fake, self.LONG, window=window, oversize=oversize, budget=600, factor=1.0)
         assert all(tokens <= window for tokens in taken(fake))
         kind = SourceBoundKind.TRIMMED if oversize is Oversize.TRIM else SourceBoundKind.MAPPED
         whole = window == 20_000

@@ -6,13 +6,13 @@ from foldline.access import Key
 from foldline.config import Config, Provider
 from foldline.domain.ports import Summarizer
 from foldline.summarize.providers.anthropic import Anthropic
-from foldline.summarize.providers.conversation import Judges
+from foldline.summarize.providers.conversation import Judges, Refused
 from foldline.summarize.providers.endpoint import Endpoint
 from foldline.summarize.providers.google import Google
 from foldline.summarize.providers.openai import OpenAI
 from foldline.summarize.providers.summarizer import Configured, ProviderSummarizer
 
-__all__ = ["Judges", "ProviderSummarizer", "key_of", "provider_from"]
+__all__ = ["Judges", "ProviderSummarizer", "Refused", "key_of", "provider_from"]
 
 
 def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> Summarizer | None:

@@ -25,21 +25,31 @@ _READ_BYTES, _LOGGED_CHARS = 16_384, 400
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A refusal as classified (4.4): its kind, when to come back in seconds, and the tokens and the limit it names."""
+
+    kind: RefusalKind = RefusalKind.OTHER
+    retry_after: float | None = None
+    tokens: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Judges:
     """What other layers know and a summary by a provider needs.
 
     Attributes:
-        count: tokens of a text for a model (4.5).
+        count: tokens of a text for a model (4.5); ``exact`` where its own vocabulary counts them.
         window: tokens that a model takes (4.2).
-        refusal: what a provider refused a request for, and in how many seconds to come back if it says so, from status,
-            body and the provider's name (4.4).
+        refusal: of a request, from status, body and the provider's name (4.4).
         usage: the usage in a provider's whole response body, as one shape (4.3); None where it carries none.
         faults: what is wrong with a text as a summary of a source (V6).
     """
 
     count: Callable[[str, ModelRef], int]
+    exact: Callable[[ModelRef], bool]
     window: Callable[[ModelRef], int]
-    refusal: Callable[[int, bytes, str], tuple[RefusalKind, float | None]]
+    refusal: Callable[[int, bytes, str], Refused]
     usage: Callable[[ModelType, Mapping[str, Any]], Usage | None]
     faults: Callable[[str, SummarySource], Iterable[str]]
 
@@ -61,7 +71,7 @@ class Conversation:
 
     def __init__(
         self, name: str, endpoint: Counted, model: ModelRef, judges: Judges, *, retries: int, deadline: float,
-        backoff: float, mask: Callable[[str], str],
+        backoff: float, mask: Callable[[str], str], heard: Callable[[Ask, Usage | Refused], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         """Prepares the calls.
 
@@ -69,9 +79,11 @@ class Conversation:
             deadline: by ``time.monotonic()``.
             backoff: seconds before the first retry of a call whose refusal names none; each further one doubles them.
             mask: hides secrets in what is logged of a provider's words.
+            heard: is told what an answer used, and each refusal for size.
         """
         self._name, self._endpoint, self._model, self._judges = name, endpoint, model, judges
         self._retries, self._deadline, self._backoff, self._mask = retries, deadline, backoff, mask
+        self._heard = heard
         self.call: Call = _unopened
         self.called = False
         self.usage: Usage | None = None
@@ -112,11 +124,12 @@ class Conversation:
                 answer = await self.call(self._model.model, ask, most)
                 break
             except CallFailed as failure:
-                wait = self._wait(failure, attempt)
+                wait = self._wait(ask, failure, attempt)
             await asyncio.sleep(wait)
             attempt += 1
         used = self._judges.usage(self._endpoint.kind, answer.body)
         if used is not None:
+            self._heard(ask, used)
             self.usage = used if self.usage is None else self.usage.plus(used)
         return answer
 
@@ -125,16 +138,15 @@ class Conversation:
         used = self._judges.usage(self._endpoint.kind, answer.body)
         return answer.ending is Ending.COMPLETE and used is not None and used.output_tokens == most
 
-    def _wait(self, failure: CallFailed, attempt: int) -> float:
+    def _wait(self, ask: Ask, failure: CallFailed, attempt: int) -> float:
         """Seconds until the call is made again.
 
         Raises:
             SummaryFailed: it is not: because of its kind, because it was tried enough, or for want of time.
         """
-        kind, later = RefusalKind.OTHER, None
-        if failure.status:
-            kind, later = self._judges.refusal(failure.status, failure.body, self._name)
-        later = later if failure.retry_after is None else failure.retry_after
+        refused = self._judges.refusal(failure.status, failure.body, self._name) if failure.status else Refused()
+        kind, later = refused.kind, failure.retry_after
+        later = refused.retry_after if later is None else later
         said = failure.body[:_READ_BYTES].decode("utf-8", "replace")
         log.warning(
             "a summary's call failed", provider=self._name, model=self._model.model, what=failure.what,
@@ -142,6 +154,7 @@ class Conversation:
         )  # fmt: skip
         too_large = failure.status == 413 and kind is not RefusalKind.RATE_LIMITED
         if kind in _TOO_LARGE or too_large:
+            self._heard(ask, refused)
             self.fail(
                 FailureKind.SUMMARIZER_FAILED, f"{self._name} refused the summary's input for its size",
                 context_exceeded=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,10 +19,12 @@ from foldline.domain.folding import LiveRequest, SourceBound, SummaryFailed, Sum
 from foldline.domain.models import DEFAULT_WINDOW, Usage
 from foldline.domain.rows import ModelRef
 from foldline.summarize.coverage import cover
+from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.appended import NotAppendable
-from foldline.summarize.providers.conversation import Conversation, Judges
+from foldline.summarize.providers.conversation import Conversation, Judges, Refused
 from foldline.summarize.providers.endpoint import Endpoint
 from foldline.summarize.providers.running import Cancelled, run
+from foldline.summarize.providers.sizes import UNKNOWN, Sizes
 from foldline.summarize.providers.task import Task
 from foldline.summarize.redact import MASK
 from foldline.summarize.sizing import Sized, chunks, trim
@@ -57,6 +59,7 @@ class ProviderSummarizer:
 
     def __init__(self, providers: Mapping[str, Configured], judges: Judges, backoff: float = 0.5) -> None:
         self._providers, self._judges, self._backoff = dict(providers), judges, backoff
+        self._sizes = Sizes()
 
     def load(self) -> None:
         """Imports the SDKs ahead of the first summary, which would wait seconds for them."""
@@ -74,15 +77,27 @@ class ProviderSummarizer:
                 with the model and the usage where calls were made.
         """
         by, model = self._chosen(request.model)
-        known = self._judges.window(model) if by.name != request.model.provider else request.window
-        window = min((w for w in (known, by.settings.window or 0) if w > 0), default=DEFAULT_WINDOW)
+        asked = by.name == request.model.provider
+        factor = request.factor if asked else None
+        known = self._sizes.of(model, factor or (1.0 if self._judges.exact(model) else UNKNOWN))
+        windows = (request.window if asked else self._judges.window(model), by.settings.window or 0, known.limit or 0)
+        window = min((w for w in windows if w > 0), default=DEFAULT_WINDOW)
         most = by.settings.max_output or 2 * request.budget + by.endpoint.reasoning
         prose = request.count or partial(self._prose_tokens, model)
-        task = Task(request, read_source(request, prose), window, most, partial(self._size, model), prose)
-        sections, bound, usage = self._converse(task, by, model)
+        count = partial(self._count, model)
+        task = Task(request, read_source(request, prose), window, most, count, known.scale, prose)
+
+        def heard(ask: Ask, what: Usage | Refused) -> None:
+            counted = task.counted(ask)
+            if isinstance(what, Refused):
+                self._sizes.refused(model, known, counted, window, what.tokens, what.limit)
+            elif not what.aggregated:
+                self._sizes.answered(model, known, counted, what.input_tokens or 0)
+
+        sections, bound, usage = self._converse(task, by, model, heard)
         return _result(task, sections, bound, model, usage)
 
-    def _size(self, model: ModelRef, text: str) -> int:
+    def _count(self, model: ModelRef, text: str) -> int:
         return self._judges.count(text, model)
 
     def _prose_tokens(self, model: ModelRef, text: str) -> int:
@@ -103,7 +118,9 @@ class ProviderSummarizer:
             f"no provider writes summaries for {model.provider or '(no provider)'}; configured are {known}",
         )
 
-    def _converse(self, task: Task, by: Configured, model: ModelRef) -> tuple[Sections, SourceBound, Usage | None]:
+    def _converse(
+        self, task: Task, by: Configured, model: ModelRef, heard: Callable[[Ask, Usage | Refused], None]
+    ) -> tuple[Sections, SourceBound, Usage | None]:
         """Makes the calls; whatever becomes of them, the failure says what they used."""
         request = task.request
         try:
@@ -116,7 +133,7 @@ class ProviderSummarizer:
         talk = Conversation(
             by.name, by.endpoint, model, self._judges, retries=request.retries, backoff=self._backoff,
             deadline=time.monotonic() + request.timeout,
-            mask=lambda text: task.source.mask(text.replace(key, MASK)),
+            mask=lambda text: task.source.mask(text.replace(key, MASK)), heard=heard,
         )  # fmt: skip
 
         async def calls() -> tuple[Sections, SourceBound]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -39,20 +40,22 @@ class Task:
     """
 
     def __init__(
-        self, request: SummaryRequest, source: Source, window: int, most: int, size: Callable[[str], int],
-        prose_tokens: Callable[[str], int],
+        self, request: SummaryRequest, source: Source, window: int, most: int, count: Callable[[str], int],
+        scale: float, prose_tokens: Callable[[str], int],
     ) -> None:  # fmt: skip
         """Sizes the request.
 
         Args:
-            window: of the summarizing model, in tokens as ``size`` counts them.
+            window: of the summarizing model, in its tokens.
+            count: raw tokens of a text, of which the model counts ``scale`` each.
             most: tokens of answer to ask for, where the window is large enough.
 
         Raises:
             SummaryFailed: NOT_SMALLER where the rows are no longer than the bare headings; SUMMARIZER_FAILED with
                 ``context_exceeded`` where the window leaves no room for them.
         """
-        self.request, self.source, self.size, self.prose_tokens = request, source, size, prose_tokens
+        self.request, self.source, self.prose_tokens = request, source, prose_tokens
+        self._count, self._scale = count, scale
         if prose_tokens(render([[]] * len(HEADINGS))) > source.room:
             raise SummaryFailed(
                 FailureKind.NOT_SMALLER,
@@ -81,6 +84,14 @@ class Task:
         carried = sum(self.prose_tokens(c.text) for c in self.source.durable)
         return max(64, int(min(self.source.room, self.most) * _TOLD_SHARE) - carried)
 
+    def size(self, text: str) -> int:
+        """Tokens of a text as the model counts them, as far as that is known."""
+        return math.ceil(self._count(text) * self._scale)
+
+    def counted(self, ask: Ask) -> int:
+        """Raw tokens of a call's input; 0 where it is appended to another's."""
+        return 0 if ask.fields is not None else self._count(ask.system) + self._count(ask.user) + _FRAME_TOKENS
+
     def ask(self, sized: Sized, part: tuple[int, int] | None = None) -> Ask:
         """Asks for the summary of a transcript, or of one part of it; the earlier summary goes with the first."""
         first = part is None or part[0] == 1
@@ -96,7 +107,7 @@ class Task:
             NotAppendable: the window leaves no room for the answer, or the request cannot be continued.
         """
         text = ask_appended(self.told, instructions=self._instructions, carried=self._carried)
-        taken = live.tokens + self.size(text) + _FRAME_TOKENS
+        taken = math.ceil(live.tokens * self._scale) + self.size(text) + _FRAME_TOKENS
         most = min(self.most, self._window - taken)
         if most < self.told * _LEAST_ANSWER:
             raise NotAppendable(f"the live request takes {taken} tokens of a window of {self._window}")
