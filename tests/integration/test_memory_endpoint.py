@@ -293,6 +293,20 @@ def test_embedding_mismatch_while_it_runs_is_the_same(tmp_path: Path, fake: Fake
     assert caught.value.metadata == {"expected": "32", "actual": "33"}
 
 
+def test_xl17_a_search_notices_another_width_when_nothing_is_pending(tmp_path: Path, fake: FakeEmbeddings) -> None:
+    """No fold comes that would have something embedded: the query is what meets the other model."""
+    with running_server(tmp_path, settings(fake)) as client:
+        host = folded(client)
+        assert embedded(host)
+        fake.width = 32
+        found = host.search("walnut 3")
+        assert found.degraded
+        assert found.hits
+        assert until(lambda: told(host) != [] and told(host)[-1][2] == "memory is whole again", 20)
+        assert until(lambda: not host.search("walnut 3").degraded)
+        assert host.search("walnut 3").hits[0].semantic_score > 0.3
+
+
 def test_m9_a_text_that_the_endpoint_refuses_is_quarantined_alone(tmp_path: Path, fake: FakeEmbeddings) -> None:
     """With all that came in the same call embedded; told by number."""
     fake.refuses = "walnut 5"

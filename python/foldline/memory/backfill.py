@@ -213,7 +213,7 @@ class Backfill:
         """Embeds a text that every embedder can.
 
         Raises:
-            FoldlineError: EMBEDDER_UNAVAILABLE, whatever went wrong.
+            FoldlineError: EMBEDDING_MISMATCH where the vector has another width; else EMBEDDER_UNAVAILABLE.
         """
         try:
             embedder.embed([PROBE])

@@ -8,6 +8,7 @@ import numpy as np
 import structlog
 
 from foldline.domain.enums import MemoryIndex
+from foldline.domain.errors import FoldlineError
 from foldline.domain.memory import MemoryAnswer, MemoryEntry, MemoryFilter, MemoryQuery, StoredEntry
 from foldline.domain.ports import Embedder, Store
 from foldline.domain.rows import Row, RowBody
@@ -15,7 +16,6 @@ from foldline.domain.session import Session
 from foldline.memory import projection, text
 from foldline.memory.backfill import Backfill, EmbedderHolder
 from foldline.memory.condition import Condition
-from foldline.memory.endpoint import EmbedderDown
 from foldline.memory.index import CROSSOVER, Scope, ScopeCache, wants_graph
 from foldline.memory.indexer import Indexer
 from foldline.memory.questions import read
@@ -155,7 +155,8 @@ class MemoryService:
         """The vector of a query; None where there is none, which is told (M8)."""
         try:
             vector = embedder.query(text)
-        except EmbedderDown as error:
+        # It is down, or the model behind it has become another: both are for the backfill to mend.
+        except FoldlineError as error:
             self._holder.fails(error)
             self._backfill.suspect()
             return None
