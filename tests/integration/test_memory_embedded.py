@@ -96,9 +96,8 @@ def test_m8_a_mended_package_embeds_what_waited(tmp_path: Path) -> None:
         assert not host.search("Which snacks would a bird enjoy?").degraded
 
 
-@pytest.mark.parametrize("embedder", ["none"])
-def test_m8_without_an_embedder_nothing_waits_for_one(tmp_path: Path, embedder: str) -> None:
-    with running_server(tmp_path, {"memory.embedder": embedder}) as client:
+def test_m8_without_an_embedder_nothing_waits_for_one(tmp_path: Path) -> None:
+    with running_server(tmp_path, {"memory.embedder": "none"}) as client:
         host = folded(client)
         found = host.search("parrot walnuts")
         assert found.hits[0].text == SAID[0]
