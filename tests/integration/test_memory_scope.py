@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -287,8 +288,10 @@ def test_m7_a_drop_during_a_detached_fold(gated: tuple[Client, Gate]) -> None:
     assert prepared.fold_pending
     drop(host)
     gate.go_on.set()
-    while not [e for e in host.events() if e.kind == event_pb2.EVENT_KIND_COMPACTION_COMPLETED]:
-        turn(host, 900)
+    for number in itertools.count(900):
+        if [e for e in host.events() if e.kind == event_pb2.EVENT_KIND_COMPACTION_COMPLETED]:
+            break
+        turn(host, number)
     assert_closed(host)
 
 

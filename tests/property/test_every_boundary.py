@@ -285,7 +285,9 @@ def driven(folder: Path, patch: pytest.MonkeyPatch, host: str, seed: int, operat
     finally:
         backend.close()
     counts = driver.counts
-    return sum(n for what, n in counts.items() if what.startswith("fold ")) + counts["ACTION_SEND_FOLDED"]
+    return (
+        sum(n for what, n in counts.items() if what.startswith(("fold ", "asked for: "))) + counts["ACTION_SEND_FOLDED"]
+    )
 
 
 @pytest.mark.parametrize("host", HOSTS)
