@@ -62,6 +62,18 @@ def test_the_day_that_a_query_names_decides_between_equals(store: SqliteStore, m
         assert found.index("hills") < min(found.index("coast"), found.index("woods"))
 
 
+def test_a_day_in_iso_form_finds_what_was_said_on_it(store: SqliteStore, memory: MemoryService) -> None:
+    """M4: entries hold their day as people write it; the numbers of an ISO date are those of much else."""
+    rows = [
+        user("The nightly job starts at 05:08 and 08:05 sharp", "2023-05-20T09:00:00Z"),
+        user("We went to the lake together", "2023-05-08T09:00:00Z"),
+        user("The build of 2023-06-11 is broken", "2023-06-20T09:00:00Z"),
+    ]
+    session = folded(store, memory, *rows, *FILLER)
+    assert texts(memory, session, "2023-05-08", limit=1) == ["We went to the lake together"]
+    assert texts(memory, session, "build of 2023-06-11", limit=1) == ["The build of 2023-06-11 is broken"]
+
+
 def test_a_text_that_tells_of_the_day_is_found_from_another_day(store: SqliteStore, memory: MemoryService) -> None:
     """M4: ``yesterday`` is the day before the row."""
     rows = [

@@ -87,6 +87,19 @@ def named_days(text: str, years: Callable[[], Sequence[int]]) -> tuple[Days, ...
     return tuple(_calendar(text, years))
 
 
+def in_words(text: str) -> str:
+    """A text with its ISO dates as people write them, which is how entries hold the day of their row."""
+
+    def spoken(match: re.Match[str]) -> str:
+        year, month, day = int(match["year"]), int(match["month"]), int(match["day"] or 1)
+        if _span(year, month, day) is None:
+            return match[0]
+        named = f"{_MONTH_NAMES[month - 1].capitalize()} {match['year']}"
+        return f"{day} {named}" if match["day"] else named
+
+    return _ISO.sub(spoken, text)
+
+
 def told_days(text: str, today: date) -> tuple[Days, ...]:
     """Spans of days that a text of ``today`` names by the calendar or from where it stands."""
     return (*named_days(text, lambda: (today.year,)), *(days for days in _from(text, today) if days))

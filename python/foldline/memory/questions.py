@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from foldline.domain.memory import MemoryFilter
 from foldline.domain.ports import StoreReads
-from foldline.memory.days import asks_when
+from foldline.memory.days import asks_when, in_words
 from foldline.memory.terms import naming, query_terms, terms
 
 Ids = npt.NDArray[np.int64]
@@ -45,14 +45,16 @@ class Question:
 
 def read(reads: StoreReads, key: int, text: str) -> Question:
     """A query as the scope of a session understands it."""
-    found = query_terms(text)
+    # The numbers of an ISO date are those of clocks and versions, too: they draw meaning away from the day.
+    worded = in_words(text)
+    found = query_terms(text if worded == text else f"{text} {worded}")
     spoken = _speakers(reads, key, found)
     if not spoken:
-        return Question(text, tuple(found), text)
+        return Question(text, tuple(found), worded)
     return Question(
         text,
         tuple(term for term in found if term not in spoken) or tuple(found),
-        without(text, spoken),
+        without(worded, spoken),
         np.unique(np.concatenate(list(spoken.values()))),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from foldline.memory.days import asks_when, distance, named_days, tells_when, told_days, widened
+from foldline.memory.days import asks_when, distance, in_words, named_days, tells_when, told_days, widened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,3 +140,25 @@ def test_no_text_fails_and_every_span_is_one(text: str, other: str, today: date)
     assert distance(days, days) == (0 if days else None)
     if days:
         assert tells_when(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "worded"),
+    [
+        ("the log of 2023-05-08", "the log of 8 May 2023"),
+        ("2023-12 and 2024-01-31", "December 2023 and 31 January 2024"),
+        ("2023-13-40 and 2023-02-30", "2023-13-40 and 2023-02-30"),
+        ("0000-01-01 and 2023-00", "0000-01-01 and 2023-00"),
+        ("on 8 May 2023", "on 8 May 2023"),
+        ("", ""),
+    ],
+)
+def test_iso_dates_are_put_in_words(text: str, worded: str) -> None:
+    """M4"""
+    assert in_words(text) == worded
+
+
+@given(st.dates())
+def test_a_day_in_words_is_the_same_day(day: date) -> None:
+    """M4"""
+    assert named_days(in_words(day.isoformat()), lambda: ()) == ((day, day),)
