@@ -43,6 +43,10 @@ _SHOWN_ID = 48
 _UNIQUE_ID = re.compile(r"(.+)_(\d{1,18})(?:_\d+)?")
 """How a request names a call whose id repeats: with the offset of its row (R5)."""
 
+_BOUNDS = {"filter.after_time": "after", "filter.before_time": "before"}
+"""What the model calls the bounds of a search."""
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
 _LARGEST = (1 << 63) - 1
 DESCRIPTION_BYTES = 16 * 1024
 
@@ -91,8 +95,11 @@ SEARCH = AgentTool(
                 "enum": list(get_args(Role)),
                 "description": "Only what the user said, what you said and called, or what tools answered.",
             },
-            "after": {"type": "string", "description": "Only from this time on, as 2025-01-31T12:00:00Z."},
-            "before": {"type": "string", "description": "Only up to this time, as 2025-01-31T12:00:00Z."},
+            "after": {
+                "type": "string",
+                "description": "Only from this time on, as 2025-01-31T12:00:00Z or 2025-01-31.",
+            },
+            "before": {"type": "string", "description": "Only up to this time; a day alone counts to its end."},
         },
         "required": ["query"],
         "additionalProperties": False,
@@ -238,10 +245,18 @@ class _Call:
         where = MemoryFilter(
             roles=(EntryRole(asked.role.upper()),) if asked.role else (),
             after_time=asked.after or "",
-            before_time=asked.before or "",
+            before_time=_through(asked.before or ""),
         )
         query = MemoryQuery(asked.query, limit=HITS if asked.limit is None else asked.limit, filter=where)
-        answer = search_memory(self.services, self.caller, self.session.session_id, query, self.budget)
+        try:
+            answer = search_memory(self.services, self.caller, self.session.session_id, query, self.budget)
+        except FoldlineError as error:
+            bound = _BOUNDS.get(error.metadata.get("field", ""))
+            if bound is None:
+                raise
+            raise _misused(
+                f"{bound} is no time such as 2025-01-31T12:00:00Z, and no day such as 2025-01-31", bound
+            ) from error
         if answer.scope_dropped:
             return ToolAnswer("The memory of this conversation was removed; there is nothing to search.")
         if not answer.hits:
@@ -317,6 +332,11 @@ def _arguments(text: str, kind: type[T]) -> T:
     except (msgspec.DecodeError, RecursionError) as error:
         names = ", ".join(kind.__struct_fields__)
         raise _misused(f"the arguments do not fit: {error}. They are a JSON object of {names}", "") from error
+
+
+def _through(bound: str) -> str:
+    """A last day as its end: whoever asks for what came up to a day means all of it."""
+    return f"{bound}T23:59:59.999999Z" if _DAY.fullmatch(bound) else bound
 
 
 def _misused(why: str, field: str) -> FoldlineError:
