@@ -81,7 +81,9 @@ def test_m7_a_token_belongs_to_its_filter_and_not_to_its_limit(client: Client, n
     request.page_token, request.limit = first.next_page_token, 3
     assert len(client.memory.EnumerateScope(request).entries) == 3
     request.filter.first_offset = 2
-    assert refused(client.memory.EnumerateScope, request).reason == "PAGE_TOKEN_MISMATCH"
+    refusal = refused(client.memory.EnumerateScope, request)
+    assert refusal.reason == "PAGE_TOKEN_MISMATCH"
+    assert refusal.message.endswith("only limit may change")
     request.ClearField("filter")
     for forged in ("x", "WzEsIiIsWzEsIngiXSwwXQ"):
         request.page_token = forged

@@ -146,16 +146,19 @@ def read_token(request: Any, of: type = int) -> tuple[Any, int] | None:
     if token.version != 1 or token.parameters != _parameters(request):
         raise FoldlineError(
             Reason.PAGE_TOKEN_MISMATCH,
-            "page_token belongs to a request with other parameters: only page_size may change",
+            f"page_token belongs to a request with other parameters: only {' and '.join(_sizes(request))} may change",
         )
     return token.position, token.revision
+
+
+def _sizes(request: Message) -> list[str]:
+    return [size for size in ("page_size", "limit") if size in request.DESCRIPTOR.fields_by_name]
 
 
 def _parameters(request: Message) -> str:
     same = type(request)()
     same.CopyFrom(request)
     same.ClearField("page_token")
-    for size in ("page_size", "limit"):
-        if size in same.DESCRIPTOR.fields_by_name:
-            same.ClearField(size)
+    for size in _sizes(request):
+        same.ClearField(size)
     return hashlib.sha256(same.SerializeToString(deterministic=True)).hexdigest()[:16]
