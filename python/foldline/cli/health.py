@@ -8,6 +8,11 @@ import click
 
 from foldline.config import ENV_FILE, Config
 
+_HINTS = {
+    "UNAVAILABLE": ": nothing answers there; foldline serve prints its addresses at its start",
+    "NOT_FOUND": ": it has no such service",
+}
+
 
 @click.command(short_help="Exits with 0 when a server serves, else with 1.")
 @click.argument("target", required=False)
@@ -33,7 +38,7 @@ def command(target: str | None, service: str, timeout: float, config: str | None
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout
             )
         except grpc.RpcError as error:
-            click.echo(f"{target}: {error.code().name}", err=True)
+            click.echo(f"{target}: {error.code().name}{_HINTS.get(error.code().name, '')}", err=True)
             sys.exit(1)
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     click.echo(f"{target}: {name}")

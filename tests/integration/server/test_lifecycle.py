@@ -360,10 +360,13 @@ class TestCommandLine:
                 assert (found.returncode, found.stdout) == (0, f"{target}: SERVING\n")
             found = self.run("health", address, "--service", "foldline.v1.MemoryService", folder=tmp_path)
             assert found.returncode == 0
+            found = self.run("health", address, "--service", "foldline.v1.Memory", folder=tmp_path)
+            assert (found.returncode, found.stderr) == (1, f"{address}: NOT_FOUND: it has no such service\n")
             server.signal(signal.SIGTERM)
             server.wait()
         found = self.run("health", address, "--timeout", "1", folder=tmp_path)
-        assert (found.returncode, found.stderr) == (1, f"{address}: UNAVAILABLE\n")
+        assert found.returncode == 1
+        assert found.stderr.startswith(f"{address}: UNAVAILABLE: nothing answers there; foldline serve prints")
 
     @pytest.mark.parametrize(
         ("args", "message"),
