@@ -299,3 +299,13 @@ def test_v10_an_export_that_is_forged_throughout_is_refused_by_what_does_not_hol
     lines[at]["body"] = {"type": "user", "content": [{"type": "text", "text": "never said"}]}
     found = refused(imported, client, "long-forged", lines)
     assert (found.reason, found.metadata["rule"]) == ("FORMAT_INVALID", "V7")
+
+
+@pytest.mark.parametrize("digest", ["", "x", "0" * 63, "0" * 65, "g" * 64])
+def test_v10_an_export_whose_digests_are_none_is_refused(
+    client: Client, long_export: list[dict[str, object]], digest: str
+) -> None:
+    lines: list[Any] = json.loads(json.dumps(long_export))
+    rewrites = [line["rewrite"] for line in lines if line["line"] == "rewrite"]
+    rewrites[-2]["digest"] = digest
+    assert refused(imported, client, "long-digest", lines).reason == "FORMAT_INVALID"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -82,6 +83,11 @@ def _rows(services: Services, session: Session) -> Iterator[StoredRow]:
         after = page[-1].offset
 
 
+def _is_digest(text: str) -> bool:
+    """Whether a text is a SHA-256 in hex."""
+    return len(text) == 64 and all(c in string.hexdigits for c in text)
+
+
 class _Replay:
     """Builds the list again, revision by revision, from rows and rewrites alone."""
 
@@ -104,6 +110,12 @@ class _Replay:
         self.faults.append(VerifyFault(rule, detail, offset, revision))
 
     def run(self) -> None:
+        for rewrite in self.rewrites:
+            held = (rewrite.digest, *(r.digest for r in (rewrite.record, rewrite.trim) if r is not None))
+            if not all(_is_digest(digest) for digest in held):
+                self.fault("V10", f"revision {rewrite.revision} holds no digest", revision=rewrite.revision)
+        if self.faults:
+            return  # Nothing can be chained to what is no digest.
         # Of a list that the host keeps only what has folded is here (§14).
         for offset in () if self.hosted else range(1, self.session.next_offset):
             if offset not in self.rows:
