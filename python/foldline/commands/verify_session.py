@@ -110,10 +110,10 @@ class _Replay:
         self.faults.append(VerifyFault(rule, detail, offset, revision))
 
     def run(self) -> None:
-        for rewrite in self.rewrites:
-            held = (rewrite.digest, *(r.digest for r in (rewrite.record, rewrite.trim) if r is not None))
+        for made in self.rewrites:
+            held = (made.digest, *(r.digest for r in (made.record, made.trim) if r is not None))
             if not all(_is_digest(digest) for digest in held):
-                self.fault("V10", f"revision {rewrite.revision} holds no digest", revision=rewrite.revision)
+                self.fault("V10", f"revision {made.revision} holds no digest", revision=made.revision)
         if self.faults:
             return  # Nothing can be chained to what is no digest.
         # Of a list that the host keeps only what has folded is here (§14).
