@@ -213,3 +213,12 @@ def test_scores_are_of_a_sessions_own_entries(
     assert scores == sorted(scores, reverse=True)
     assert all(0 < score <= 1 + 1e-6 for score in scores)
     assert all(re.search(r"\w", text) for text, *_ in answers[0])
+
+
+def test_m9_a_text_with_letters_that_look_like_ours_fails_no_search_for_a_day(store: SqliteStore) -> None:
+    memory = MemoryService(store, None, 1 << 20, words)
+    spoken = [
+        user(f"We met laſt friday, or was it ſix days ago, on 3 Auguſt {n}?", "2023-08-05T10:00:00Z") for n in range(3)
+    ]
+    session = fold(store, memory, new_session(store, "long s"), spoken)
+    assert len(memory.search(session, MemoryQuery("Where did we meet on 3 August 2023, or on 4 Auguſt?")).hits) == 3

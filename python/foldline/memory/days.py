@@ -12,6 +12,8 @@ from datetime import date, timedelta
 
 Days = tuple[date, date]
 """First and last day of a span, both in it."""
+MOST_DAYS = 16
+"""Spans that a text is taken to name: who names more, or a day of more years, is not asking for one."""
 
 _MONTH_NAMES = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -29,7 +31,8 @@ _UNIT_SLACK = {"day": 0, "week": 3, "month": 10, "year": 120}
 
 # The names of two months are words of their own: these count with a capital only.
 _NAMED = "|".join(sorted((name for name in _MONTHS if name not in ("march", "may", "mar")), key=len, reverse=True))
-_MONTH = rf"(?P<month>(?i:{_NAMED})|March|MARCH|Mar|May|MAY)\b\.?"
+# ASCII: else a letter of another alphabet passes for one of ours (``ſ``, ``ı``), and the name is in no table.
+_MONTH = rf"(?P<month>(?ai:{_NAMED})|March|MARCH|Mar|May|MAY)\b\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>\d{4})\b"
 _ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})(?:-(?P<day>\d{2}))?\b")
@@ -46,7 +49,7 @@ _TOLD = re.compile(
     r"\b(?:(?P<shift>yesterday|last night|today|tonight|this morning|tomorrow)"
     rf"|(?P<which>last|next|this) (?:(?P<unit>week|weekend|month|year)|(?P<weekday>{'|'.join(_WEEKDAYS)}))"
     rf"|(?:a )?(?P<count>\d{{1,3}}|{_AGO})(?: of)? (?P<units>day|week|month|year)s? ago)\b",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _SHIFTS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
 _VAGUE = re.compile(
@@ -79,12 +82,17 @@ def tells_when(text: str) -> bool:
 
 
 def named_days(text: str, years: Callable[[], Sequence[int]]) -> tuple[Days, ...]:
-    """Spans of days that a text names by the calendar.
+    """Spans of days that a text names by the calendar, each once, the first ``MOST_DAYS`` of them.
 
     Args:
         years: those that a day or month without one may be of; asked for when there is such a one.
     """
-    return tuple(_calendar(text, years))
+    found = dict[Days, None]()
+    for days in _calendar(text, years):
+        found[days] = None
+        if len(found) == MOST_DAYS:
+            break
+    return tuple(found)
 
 
 def in_words(text: str) -> str:

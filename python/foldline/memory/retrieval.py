@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
+from functools import cache
 from heapq import merge
 from itertools import islice
 
@@ -108,12 +109,15 @@ def _words(reads: StoreReads, key: int, query: MemoryQuery, scope: Scope, questi
 
 
 def _days(reads: StoreReads, key: int, scope: Scope, question: Question) -> tuple[Days, ...]:
-    """Spans of days that a question names; of a day without its year, that of every year the scope spans."""
+    """Spans of days that a question names; of a day without its year, that of every year the scope spans,
+    newest first.
+    """
 
+    @cache
     def years() -> Sequence[int]:
         ends = [int(i) for i in (scope.ids[0], scope.ids[-1])] if len(scope.ids) else []
         found = [day.year for stored in reads.memory_entries(key, ends) if (day := _day(stored.entry))]
-        return range(min(found), max(found) + 1) if found else ()
+        return range(max(found), min(found) - 1, -1) if found else ()
 
     return named_days(question.text, years)
 

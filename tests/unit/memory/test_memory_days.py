@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from foldline.memory.days import asks_when, distance, in_words, named_days, tells_when, told_days, widened
+from foldline.memory.days import MOST_DAYS, asks_when, distance, in_words, named_days, tells_when, told_days, widened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,3 +162,40 @@ def test_iso_dates_are_put_in_words(text: str, worded: str) -> None:
 def test_a_day_in_words_is_the_same_day(day: date) -> None:
     """M4"""
     assert named_days(in_words(day.isoformat()), lambda: ()) == ((day, day),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12 Auguſt 2023",
+        "in aprıl 2023",
+        "AprİL 5",
+        "laſt week",
+        "last frıday",
+        "thıs month",
+        "ſix days ago",
+        "next ſunday",
+    ],
+)
+def test_m4_letters_that_only_look_like_ours_name_no_day_and_fail_nothing(text: str) -> None:
+    """Upper and lower case reach beyond ASCII: ``ſ`` is an ``s``, ``ı`` and ``İ`` are an ``i`` to such a match."""
+    assert told_days(text, date(2023, 5, 8)) == ()
+    assert named_days(text, lambda: (2023,)) == ()
+    assert in_words(text) == text
+
+
+@given(st.text("ſıİK yesterdaylnxthigok0123456789", max_size=40), st.dates())
+def test_m4_no_text_fails_to_be_looked_through_for_days(text: str, today: date) -> None:
+    for words in (text, f"last {text}", f"3 {text} ago", f"5 {text} 2023", f"in {text}"):
+        assert all(first <= last for first, last in told_days(words, today))
+
+
+def test_m4_a_text_names_no_more_days_than_a_search_can_look_for() -> None:
+    """A page of days without years, in a scope with a row of the first year, stands for millions of spans."""
+    text = "parrot " + "1 May, 2 May, June, " * 500
+    asked = named_days(text, lambda: range(2026, 0, -1))
+    assert len(asked) == len(set(asked)) == MOST_DAYS
+    assert named_days("in June or June or in June", lambda: (2023, 2022)) == (
+        (date(2023, 6, 1), date(2023, 6, 30)),
+        (date(2022, 6, 1), date(2022, 6, 30)),
+    )
