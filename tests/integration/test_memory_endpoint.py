@@ -444,3 +444,32 @@ def test_s4_secrets_reach_no_endpoint_neither_with_entries_nor_with_a_query(
     assert any(badge in text for text, _ in sent), "and nothing else"
     assert any("opens the door of [redacted]," in text for text, _ in sent), "the other hides its own"
     assert any("which door does [redacted]" in text for text, _ in sent)
+
+
+@pytest.mark.parametrize("value", [[0.0] * 48, [1e300] * 48, [1e-45] * 48, []])
+def test_m9_an_endpoint_that_answers_what_is_no_vector_costs_no_entry_its_own(
+    tmp_path: Path, fake: FakeEmbeddings, value: list[float]
+) -> None:
+    """It is down, whatever it was asked: nothing is quarantined, no vector replaced, and all is made up for."""
+
+    def nothing(answer: dict[str, Any]) -> dict[str, Any]:
+        return {**answer, "data": [{**item, "embedding": value} for item in answer["data"]]}
+
+    with running_server(tmp_path, settings(fake)) as client:
+        first = folded(client, "first")
+        assert embedded(first)
+        fake.change = nothing
+        second = folded(client, "second")
+        assert until(lambda: "no vector" in second.search("walnut").degraded_reason)
+        assert second.search("walnut").hits
+        fake.change = lambda answer: answer
+        assert embedded(second)
+        for host in (first, second):
+            assert host.search("the parrot likes walnut", limit=1).hits[0].semantic_score > 0.3
+
+
+def test_m8_an_endpoint_is_not_taken_on_before_it_answers_with_a_vector(fake: FakeEmbeddings) -> None:
+    for value in ([], [0.0] * 48, [1e300]):
+        fake.change = lambda answer, value=value: {**answer, "data": [{"index": 0, "embedding": value}]}
+        with pytest.raises(EmbedderDown, match="no vector"):
+            Endpoint("m", fake.base_url, lambda: "k")

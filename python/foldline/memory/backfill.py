@@ -216,13 +216,17 @@ class Backfill:
             FoldlineError: EMBEDDING_MISMATCH where the vector has another width; else EMBEDDER_UNAVAILABLE.
         """
         try:
-            embedder.embed([PROBE])
+            (vector,) = embedder.embed([PROBE])
         except FoldlineError:
             raise
         except Exception as error:
             raise FoldlineError(
                 Reason.EMBEDDER_UNAVAILABLE, "the embedder fails on every text", embedder=embedder.identity
             ) from error
+        if not is_unit(vector, embedder.width):
+            raise FoldlineError(
+                Reason.EMBEDDER_UNAVAILABLE, "the embedder answers what is no vector", embedder=embedder.identity
+            )
 
     def _pause(self, asked: int) -> None:
         """Waits before another try, unless somebody asks again."""
@@ -259,6 +263,9 @@ class Backfill:
             ((key, stored),) = pending
             log.warning(QUARANTINED, session=key, entry=stored.id, exc_info=error)
             return [(stored.id, b"")]
+        # Whole memories are not given up, nor their older vectors, for an embedder that answers nothing else.
+        if not all(is_unit(vector, embedder.width) for vector in found):
+            self._probe(embedder)
         vectors: list[tuple[int, bytes]] = []
         for (key, stored), vector in zip(pending, found, strict=True):
             if not is_unit(vector, embedder.width):

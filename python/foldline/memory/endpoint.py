@@ -11,6 +11,7 @@ import numpy as np
 
 from foldline.access import sdk
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.memory.vectors import is_unit
 
 BASE_URL = "https://api.openai.com/v1"
 SECONDS = 60.0
@@ -46,7 +47,7 @@ class Endpoint:
         key: reads the key for every call, so that it can be rotated.
 
     Raises:
-        EmbedderDown: it does not answer, or refuses the key or the model.
+        EmbedderDown: it does not answer, or with what is no vector, or refuses the key or the model.
     """
 
     batch = 32
@@ -59,7 +60,10 @@ class Endpoint:
         )  # fmt: skip
         self._rests_until, self._last = 0.0, EmbedderDown("", model)
         self.width = 0
-        self.width = len(self._vectors([PROBE], SECONDS)[0]) // 4
+        (vector,) = self._vectors([PROBE], SECONDS)
+        if not is_unit(vector, len(vector) // 4):
+            raise EmbedderDown("the embedding endpoint answers what is no vector", model)
+        self.width = len(vector) // 4
         self.identity = f"openai/{model}/{self.width}"
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
@@ -129,7 +133,7 @@ class Endpoint:
                 f"the embedding model answers vectors of width {len(values)}, before it was {self.width}",
                 expected=self.width, actual=len(values),
             )  # fmt: skip
-        vector = np.array(values, np.float32)
         with np.errstate(all="ignore"):
+            vector = np.array(values, np.float32)
             unit: bytes = (vector / np.linalg.norm(vector)).astype("<f4").tobytes()
         return unit
