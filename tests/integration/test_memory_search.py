@@ -10,6 +10,7 @@ from foldline.domain.changes import replace
 from foldline.domain.enums import EntryKind, EntryRole, MemoryFusion
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter, MemoryQuery
+from foldline.domain.ports import Batch
 from foldline.memory import MemoryService, row_text
 from foldline.store import SqliteStore
 
@@ -283,3 +284,17 @@ def test_a_session_loaded_before_a_fold_still_answers(store: SqliteStore, memory
     fold(store, memory, before, [user("walnut cake")])
     memory.settle(10)
     assert set(texts(memory, replace(before), "walnut")) == {"walnut", "walnut cake"}
+
+
+def test_m2_a_search_that_a_change_overtook_leaves_nothing_stale_behind(
+    store: SqliteStore, memory: MemoryService
+) -> None:
+    """A host's list takes rows back and lets go of them again: the session is as it was, not what was read between."""
+    before = fold(store, memory, new_session(store), TALK)
+    everything = set(texts(memory, before, "parrot release function", limit=20))
+    memory.forget(before.key)
+    between = replace(before, again=((1, 2),))
+    store.commit(Batch(before.revision, between, visible=((3, 6),)))
+    assert len(texts(memory, before, "parrot release function", limit=20)) < len(everything)
+    store.commit(Batch(between.revision, before, visible=((1, 6),)))
+    assert set(texts(memory, before, "parrot release function", limit=20)) == everything

@@ -198,7 +198,7 @@ class ScopeCache:
 
         No embedder is an empty identity and width 0.
         """
-        state = state_of(session)
+        state: State | None = state_of(session)
         with self._lock:
             room = self.budget - self._reserved
             known = self._scopes.get(name)
@@ -212,6 +212,9 @@ class ScopeCache:
         if known and (known.state, len(known.ids), known.pending) == (state, entries, pending):
             return known
         mark = self.mark(name[0])
+        # The session may have moved on before ``reads`` began, and may come back to what it showed.
+        now = reads.load_session(session.tenant, session.session_id)
+        state = state_of(now) if now else None
         scope = read(reads, state, name, width, pending, known, max(room, LOOSE))
         self._put(scope, mark)
         return scope
@@ -280,7 +283,7 @@ class ScopeCache:
 
 
 def read(
-    reads: StoreReads, state: State, name: Name, width: int, pending: int, known: Scope | None, room: int
+    reads: StoreReads, state: State | None, name: Name, width: int, pending: int, known: Scope | None, room: int
 ) -> Scope:
     """A scope as the store has it; vectors and labels that ``known`` holds are taken from there.
 
