@@ -328,3 +328,20 @@ def odd(client: Client) -> Host:
 @pytest.mark.parametrize(("row", "said"), [(1, "[image"), (2, "seen"), (3, "be brief")])
 def test_m6_every_kind_of_row_can_be_read(odd: Host, row: int, said: str) -> None:
     assert said in read(odd, row=row)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"query": "x" * 16_385},
+        {"x" * 500_000: 1},
+        {"query": "walnut", "role": "x" * 500_000},
+        {"query": "walnut", "limit": "9" * 4_000},
+        {"query": "walnut", "after": "x" * 500_000},
+    ],
+)
+def test_k5_what_is_said_of_a_mistake_is_short_however_long_the_mistake(tmp_path: Path, arguments: Any) -> None:
+    with running_server(tmp_path) as client:
+        text = mistake(grown(client, "s"), "memory_search", arguments)
+    assert text.startswith("memory_search was not run: ")
+    assert len(text) < 500

@@ -40,6 +40,8 @@ _AGENTS_OWN = (
 """Refusals that the model can mend by calling otherwise."""
 
 _SHOWN_ID = 48
+_SHOWN_WHY = 400
+"""Characters of a reason: it may quote what the model wrote, and that is as long as it likes."""
 _UNIQUE_ID = re.compile(r"(.+)_(\d{1,18})(?:_\d+)?")
 """How a request names a call whose id repeats: with the offset of its row (R5)."""
 
@@ -48,7 +50,7 @@ _BOUNDS = {"filter.after_time": "after", "filter.before_time": "before"}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 _LARGEST = (1 << 63) - 1
-DESCRIPTION_BYTES = 16 * 1024
+DESCRIPTION_BYTES = QUERY_BYTES = 16 * 1024
 
 Role = Literal["user", "assistant", "tool"]
 
@@ -225,7 +227,7 @@ class _Call:
         except FoldlineError as error:
             if error.reason not in _AGENTS_OWN:
                 raise
-            return ToolAnswer(f"{name} was not run: {error.message}.", is_error=True)
+            return ToolAnswer(f"{name} was not run: {_clipped(error.message, _SHOWN_WHY)}.", is_error=True)
 
     def _compact(self, asked: CompactArguments) -> ToolAnswer:
         return self._save(asked.description, None)
@@ -242,6 +244,9 @@ class _Call:
         return save_answering(self.services, self.caller, save, _told, ToolAnswer)
 
     def _search(self, asked: SearchArguments) -> ToolAnswer:
+        size = len(asked.query.encode())
+        if size > QUERY_BYTES:
+            raise _misused(f"the query has {size} bytes, at most {QUERY_BYTES} are searched for", "query")
         where = MemoryFilter(
             roles=(EntryRole(asked.role.upper()),) if asked.role else (),
             after_time=asked.after or "",
@@ -358,5 +363,5 @@ def _described(body: RowBody) -> str:
     return f"{kind} of call {_clipped(body.call_id)}" if isinstance(body, ToolResultRow) else kind
 
 
-def _clipped(call_id: str) -> str:
-    return call_id if len(call_id) <= _SHOWN_ID else f"{call_id[:_SHOWN_ID]}…"
+def _clipped(text: str, most: int = _SHOWN_ID) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
