@@ -21,7 +21,7 @@ from foldline.domain.events import Warning_
 from foldline.domain.models import Usage
 from foldline.domain.rows import AssistantRow, ModelRef, NewRow, ToolCallBlock
 from foldline.domain.session import Prepared, Session
-from foldline.engine import cadence, factor, refusals
+from foldline.engine import cadence, factor, readings, refusals
 from foldline.engine.runs import close_run, require_open
 from foldline.engine.usage import from_response
 
@@ -206,7 +206,7 @@ def _answer(draft: Draft, prepared: Prepared, answer: Answer) -> Recorded:
     raw_tokens = prepared.request_tokens
     known = services.factor_of(draft.session, model)
     estimate = factor.apply(known, raw_tokens)
-    record, verdict = cadence.answered(
+    record, verdict = readings.answered(
         draft.session.cadence,
         prepared,
         usage,
@@ -263,7 +263,7 @@ def _usage(services: Services, answer: Answer, given: Input, model: ModelRef) ->
     return of_messages(services, model, given.usages)
 
 
-def _verdict_text(verdict: cadence.UsageVerdict, estimate: int, prepared: Prepared) -> str:
+def _verdict_text(verdict: readings.UsageVerdict, estimate: int, prepared: Prepared) -> str:
     count = verdict.input_tokens
     if verdict.warning == WarningCode.USAGE_OUTLIER:
         return (

@@ -7,8 +7,8 @@ from foldline.domain.models import Usage
 from foldline.domain.policy import Policy
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading, Spend
-from foldline.engine import cadence
-from foldline.engine.cadence import UsageVerdict
+from foldline.engine import cadence, readings
+from foldline.engine.readings import UsageVerdict
 
 MODEL, OTHER = ModelRef("openai", "gpt-4o"), ModelRef("anthropic", "claude-sonnet-4-5")
 NOW = 1_000_000.0
@@ -28,7 +28,7 @@ def answered(
     record: Cadence, usage: Usage | None, prepared: Prepared = PREPARED, **more: object
 ) -> tuple[Cadence, UsageVerdict]:
     arguments: dict[str, object] = {"revisions_only_appends": True, "estimate": 660, **more}
-    return cadence.answered(record, prepared, usage, **arguments)  # type: ignore[arg-type]
+    return readings.answered(record, prepared, usage, **arguments)  # type: ignore[arg-type]
 
 
 def test_1_boundaries_count_from_the_number_before() -> None:
@@ -196,7 +196,7 @@ def test_4_3_usage_that_is_no_reading_leaves_count_and_anchor(usage: Usage | Non
 )
 def test_4_3_outliers(rule: str, count: int, size: int, estimate: int, media: int, outlier: bool) -> None:
     prepared = replace(PREPARED, request_bytes=size)
-    assert cadence.is_outlier(count, prepared, estimate, media) == outlier
+    assert readings.is_outlier(count, prepared, estimate, media) == outlier
     _, verdict = answered(Cadence(), Usage(input_tokens=count), prepared, estimate=estimate, media_tokens=media)
     assert verdict.counted != outlier
 

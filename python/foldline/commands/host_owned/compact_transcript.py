@@ -24,7 +24,7 @@ from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
 from foldline.commands.ownership import host_owned
-from foldline.commands.services import Caller, Services
+from foldline.commands.services import ANSWER_SECONDS, Caller, Services
 from foldline.commands.sources import PAID
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySource, Trigger, WarningCode
@@ -40,9 +40,6 @@ from foldline.engine import cadence
 from foldline.engine import factor as factors
 from foldline.engine.hosted import list_digests
 from foldline.engine.lineage import folded_offsets, visible_ranges
-
-ANSWER_SECONDS = 0.2
-"""What a caller keeps of its deadline to be answered in (W9)."""
 
 
 @dataclass(frozen=True, slots=True)
