@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from foldline.commands import ahead
-from foldline.commands.answer_usage import keep
-from foldline.commands.append_rows import count_imported
 from foldline.commands.attempts import note_skip
 from foldline.commands.draft import Draft
+from foldline.commands.enter_run import enter_run
 from foldline.commands.fold import by_now, run_fold
 from foldline.commands.fold_parts import FoldOutcome, FoldRequest
-from foldline.commands.folded_calls import calls_taken_over
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.inputs import Input, RawMessages, RowsInput, read_input
 from foldline.commands.list_rows import to_row
@@ -23,7 +21,7 @@ from foldline.commands.live_request import wire_of
 from foldline.commands.measuring import Exact, RequestShape, measurement, tools_of
 from foldline.commands.native import headers_needed, is_moved
 from foldline.commands.ownership import sidecar_owned
-from foldline.commands.record_answer import Outcome, finish, record
+from foldline.commands.record_answer import Outcome, record
 from foldline.commands.render_transcript import ENDS_ON_ASSISTANT
 from foldline.commands.reply import (
     Bounds,
@@ -38,7 +36,6 @@ from foldline.commands.reply import (
 )
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
-from foldline.commands.snapshots import facts_of_stored
 from foldline.commands.sources import is_compacted, is_external, is_paid
 from foldline.domain.changes import replace
 from foldline.domain.enums import (
@@ -48,26 +45,22 @@ from foldline.domain.enums import (
     ReadingSource,
     ReplyMode,
     RowKind,
-    RunOutcome,
     SkipReason,
     WarningCode,
 )
-from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import BoundedResult, Warning_
-from foldline.domain.folding import CompactionRecord, RowFacts, is_paused
+from foldline.domain.folding import CompactionRecord, is_paused
 from foldline.domain.models import Usage
 from foldline.domain.policy import Layer, Policy
-from foldline.domain.ports import StoredRow, Tools
+from foldline.domain.ports import Tools
 from foldline.domain.pressure import Limits, PressureReport
 from foldline.domain.rows import AssistantRow, ModelRef, calls_of
 from foldline.domain.session import OpenRun, Prepared, Session
 from foldline.engine import cadence
-from foldline.engine.appending import joins_request, mark_sent
+from foldline.engine.appending import mark_sent
 from foldline.engine.cadence import Decision
 from foldline.engine.limits import limits as limits_of
 from foldline.engine.pressure import Measurement, measure, over_hard_limit
-from foldline.engine.runs import open_run, opening
-from foldline.engine.units import SUMMARY_KINDS
 
 T = TypeVar("T")
 
@@ -315,99 +308,14 @@ def _enter(services: Services, draft: Draft, boundary: _Boundary, appended: Inpu
         recorded = record(draft, request.previous_answer)
         usage, counted = recorded.usage, recorded.counted
         boundary.warnings += [w for w in recorded.warnings if w not in draft.warnings]
-    asked = opening(
-        draft.session, request.run_id, supersede=request.supersede_open_run, now=draft.now, ttl=boundary.policy.run_ttl
+    enter_run(
+        services, draft, appended, request.run_id, supersede=request.supersede_open_run, ttl=boundary.policy.run_ttl
     )
-    if asked.opens:
-        _refuse_closed(services, draft, request.run_id)
-    if asked.closes is not None:
-        _supersede(draft, asked.closes, request.run_id, expired=asked.expired)
-    draft.append(appended.rows, request.run_id)
-    keep(draft, appended.usages)
-    count_imported(draft)
     first, last = (draft.rows[0].offset, draft.rows[-1].offset) if draft.rows else (0, 0)
     boundary.entered = _Entered(first, last, usage, counted)
-    if asked.opens:
-        _open(services, draft, request.run_id)
-    run = draft.session.open_run
-    assert run is not None
+    counted_now = cadence.count_boundary(draft.session.cadence)
     draft.session = replace(
-        draft.session,
-        open_run=replace(run, last_active=draft.now),
-        cadence=cadence.transcript_grew(
-            cadence.count_boundary(draft.session.cadence), draft.size()[0], boundary.policy
-        ),
-    )
-
-
-def _refuse_closed(services: Services, draft: Draft, run_id: str) -> None:
-    closed = services.store.find_run(draft.session.key, run_id)
-    fresh = any(c.run_id == run_id for c in draft.closed)
-    if closed is not None or fresh:
-        raise FoldlineError(
-            Reason.RUN_NOT_OPEN, f"run {run_id} is closed; a closed id is never opened again", run_id=run_id,
-            open_run_id=draft.session.open_run.run_id if draft.session.open_run else "",
-        )  # fmt: skip
-
-
-def _supersede(draft: Draft, run: OpenRun, by: str, *, expired: bool) -> None:
-    finish(draft, RunOutcome.FAILED)
-    code = WarningCode.RUN_EXPIRED if expired else WarningCode.RUN_SUPERSEDED
-    message = f"run {run.run_id} was open and is closed as failed"
-    draft.warn(code, message)
-    draft.event(EventKind.RUN_SUPERSEDED, run_id=run.run_id, other_run_id=by, warning=code, message=message)
-
-
-def _open(services: Services, draft: Draft, run_id: str) -> None:
-    """Opens the run on what the transcript ends on, the draft's rows included (§1 request)."""
-    live, session = draft.live, draft.session
-    tail = list(draft.rows)
-    last_assistant = max((i for i, r in enumerate(tail) if r.kind == RowKind.ASSISTANT), default=None)
-    stored: list[StoredRow] = tail if last_assistant is None else tail[last_assistant + 1 :]
-    if last_assistant is None:
-        stored = services.store.read_rows(session.key, live.trailing_offsets()) + stored
-    facts = [facts_of_stored(r, to_row(r), session, True) for r in stored]
-    trailing = _trailing(facts)
-    last_run, last_request = _last_run(services, draft, run_id)
-    opened = open_run(session, trailing, run_id, last_run_id=last_run, last_request=last_request, now=draft.now)
-    run = opened.open_run
-    assert run is not None
-    tokens = draft.size_of(run.request)[0]
-    ledger = calls_taken_over(services, live, run)
-    draft.session = replace(
-        opened, open_run=replace(run, request_tokens=tokens, ledger=ledger), cadence=cadence.run_opened(opened.cadence)
-    )
-
-
-def _trailing(facts: Sequence[RowFacts]) -> list[RowFacts]:
-    """What waits at the end of the list; behind a summary, if anything does: rows before it are older than its own."""
-    result = max((i for i, f in enumerate(facts) if f.kind == RowKind.TOOL_RESULT and not f.late), default=-1)
-    summary = max((i for i, f in enumerate(facts) if f.kind in SUMMARY_KINDS), default=-1)
-    waiting = [f for f in facts if joins_request(f.kind, f.late)]
-    behind = {f.offset for f in facts[max(result, summary) + 1 :]}
-    since = {f.offset for f in facts[result + 1 :]}
-    return [f for f in waiting if f.offset in behind] or [f for f in waiting if f.offset in since]
-
-
-def _last_run(services: Services, draft: Draft, run_id: str) -> tuple[str, tuple[int, ...]]:
-    """The run of the last row that has one, and its request and user rows that are still active.
-
-    Rows that come with the opening of ``run_id`` are its own: they answer what the run before them left.
-    """
-    live = draft.live
-    fresh = [r.run_id for r in reversed(draft.rows) if r.run_id]
-    last = next((r for r in fresh if r != run_id), "") or live.last_run() or next(iter(fresh), "")
-    if not last:
-        return "", ()
-    closed = next((c for c in draft.closed if c.run_id == last), None) or services.store.find_run(
-        draft.session.key, last
-    )
-    wanted = set(closed.request if closed else ())
-    mine = [o for o, kind in live.offsets_of_run(last) if kind == RowKind.USER or o in wanted]
-    mine += [r.offset for r in draft.rows if r.run_id == last and (r.kind == RowKind.USER or r.offset in wanted)]
-    others = [o for o in closed.request if o not in mine and live.ledger.position(o) is not None] if closed else []
-    return last, tuple(
-        sorted({*mine, *others}, key=lambda o: (live.ledger.position(o) is None, live.ledger.position(o) or 0, o))
+        draft.session, cadence=cadence.transcript_grew(counted_now, draft.size()[0], boundary.policy)
     )
 
 
