@@ -35,7 +35,7 @@ from foldline.domain.rows import (
     encode_body,
 )
 from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading
-from foldline.engine import cadence, factor
+from foldline.engine import cadence, factor, readings
 from foldline.engine.catalog import Catalog
 from foldline.engine.limits import limits
 from foldline.engine.pressure import Measurement, measure
@@ -266,7 +266,7 @@ def test_readings(
     prepared: Prepared, usage: Usage | None, appends: bool, media: int, expected: tuple[bool, bool, bool],
     warning: WarningCode | None,
 ) -> None:  # fmt: skip
-    record, verdict = cadence.answered(
+    record, verdict = readings.answered(
         ASKED, prepared, usage, revisions_only_appends=appends, estimate=660, media_tokens=media
     )
     assert (verdict.counted, verdict.anchored, verdict.learn) == expected
@@ -285,7 +285,7 @@ def started(trigger: Trigger) -> Callable[[Cadence], Cadence]:
 
 
 def answered(prepared: Prepared) -> Callable[[Cadence], Cadence]:
-    return lambda r: cadence.answered(r, prepared, None, revisions_only_appends=True, estimate=660)[0]
+    return lambda r: readings.answered(r, prepared, None, revisions_only_appends=True, estimate=660)[0]
 
 
 CHANGES = [
