@@ -137,7 +137,7 @@ def product(session: list[Step], learned: dict[ModelRef, Factor] | None = None) 
                 covered_tokens=tokens, request_tokens=tokens, request_bytes=size, bounded=False, model=model,
                 window=INFO.context_window,
             )  # fmt: skip
-            record, verdict = cadence.answered(
+            record, verdict = readings.answered(
                 record, prepared, usage, revisions_only_appends=True, estimate=report.forecast_tokens,
                 answer_tokens=0 if step.aborted else raw,
             )  # fmt: skip
