@@ -36,7 +36,7 @@ from foldline.domain.rows import (
     encode_body,
 )
 from foldline.domain.session import Cadence, Prepared
-from foldline.engine import cadence, factor
+from foldline.engine import cadence, factor, readings
 from foldline.engine.limits import limits
 from foldline.engine.pressure import Measurement, measure
 from foldline.engine.usage import normalize
