@@ -36,6 +36,13 @@ class Host:
             )
         )
 
+    @classmethod
+    def of(cls, client: Client, session_id: str) -> Host:
+        """A host of a session that there is, whose list it does not hold."""
+        host = cls.__new__(cls)
+        host.client, host.id, host.list, host.revision = client, session_id, [], 0
+        return host
+
     def append(self, *messages: dict[str, Any], **fields: Any) -> session_service_pb2.AppendRowsResponse:
         request = session_service_pb2.AppendRowsRequest(session_id=self.id, input=raw(*messages), **fields)
         return self.client.session.AppendRows(request)
@@ -141,7 +148,13 @@ class Host:
 
     def events(self) -> list[event_pb2.Event]:
         request = event_service_pb2.ListEventsRequest(session_id=self.id, page_size=500)
-        return list(self.client.event.ListEvents(request).events)
+        events: list[event_pb2.Event] = []
+        while True:
+            page = self.client.event.ListEvents(request)
+            events += page.events
+            if not page.next_page_token:
+                return events
+            request.page_token = page.next_page_token
 
     def search(self, query: str, **fields: Any) -> memory_service_pb2.SearchMemoryResponse:
         return self.client.memory.SearchMemory(
