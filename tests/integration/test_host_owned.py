@@ -23,6 +23,7 @@ from tests.integration.hosted import (
     assistant,
     flat,
     long_list,
+    system,
     talk,
     user,
 )
@@ -129,6 +130,19 @@ def test_h3_what_is_staged_is_given_again_while_the_list_only_grows(client: Clie
     host.commit(again)
     assert host.verify().ok
     assert len(host.ends()) == 1
+
+
+def test_h3_a_system_row_that_replaces_one_leaves_what_is_staged_as_good(client: Client, name: str) -> None:
+    """L2, 4.1: the version before counts nothing once another follows, so nothing more is left behind the fold."""
+    host = HostedHost(client, name)
+    host.add(system("rule " * 1200, "rules", 1))
+    talk(host, 12)
+    host.ask("next")
+    first = host.compact(manual=True)
+    threshold, left = first.pressure.threshold_tokens, first.record.tokens_after
+    assert left + 1200 > threshold > left, "twice the row would not fit"
+    host.add(system("rule " * 1200, "rules", 2))
+    assert host.compact(manual=True).projection_id == first.projection_id
 
 
 def test_h3_what_is_staged_is_not_given_again_once_it_may_not_fold_any_more(client: Client, name: str) -> None:

@@ -223,8 +223,9 @@ class _Boundary:
         # and where it outlived its caller, nobody was told of it (A5).
         if decision.forced and staged[1].record.trigger is not Trigger.DID_NOT_FIT:
             return None
-        since = sum(f.tokens for f in self.view.facts[staged[1].list_rows :] if not f.superseded)
-        left = staged[1].record.tokens_after + factors.apply(found.factor, since) + found.report.parts.tools
+        gone = discarded_positions(self.view.sent, staged[1].discarded)
+        stay = sum(f.tokens for i, f in enumerate(self.view.facts) if i not in gone and not f.superseded)
+        left = staged[1].summary_tokens + factors.apply(found.factor, stay) + found.report.parts.tools
         fits = left < found.limits.threshold and left + found.limits.reserve < found.limits.ceiling
         # Another fold of the same list, to be judged by the same threshold, would leave no less.
         same = staged[1].list_rows == len(self.view.facts) and staged[1].threshold == found.limits.threshold
