@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -566,8 +567,7 @@ def test_a_host_that_sends_chat_completions_gets_no_item(world: World) -> None:
     assert not world.compactions
 
 
-def test_tools_that_are_known_by_their_digest_alone_keep_anthropic_from_writing(world: World, tmp_path: Path) -> None:
-    """XI8: after a restart nobody knows the live request's tools until the host sends them again."""
+def test_xi8_the_live_requests_tools_outlive_a_restart(tmp_path: Path) -> None:
     tools = json.dumps([{"name": "read", "input_schema": {"type": "object"}}]).encode()
     with FakeProvider() as fake:
         with running_server(tmp_path, settings(tmp_path, fake)) as client:
@@ -575,11 +575,23 @@ def test_tools_that_are_known_by_their_digest_alone_keep_anthropic_from_writing(
             host.ask("r1", user("go on"), shape=compaction_service_pb2.RequestShape(tools_json=tools))
         with running_server(tmp_path, settings(tmp_path, fake)) as client:
             host.client = client
-            assert source_of(host.fold()) == "PROVIDER"
-            host.filled(8)
-            host.ask("r2", shape=compaction_service_pb2.RequestShape(tools_json=tools), supersede_open_run=True)
             assert source_of(host.fold()) == "NATIVE"
             assert fake.received[-1].body["tools"] == json.loads(tools)
+
+
+def test_tools_that_are_known_by_their_digest_alone_keep_anthropic_from_writing(world: World) -> None:
+    """XI8: a copy knows them only once the host has sent them again."""
+    tools = json.dumps([{"name": "read", "input_schema": {"type": "object"}}]).encode()
+    original = NativeHost(world.client, "claude").filled()
+    original.ask("r1", user("go on"), shape=compaction_service_pb2.RequestShape(tools_json=tools))
+    imported(world.client, "copy-of-tools", exported(world.client, original.id)[:-1])
+    host = copy(original)
+    host.id, host.list, host.revision = "copy-of-tools", [], 0
+    assert source_of(host.fold()) == "PROVIDER"
+    host.filled(8)
+    host.ask("r2", shape=compaction_service_pb2.RequestShape(tools_json=tools), supersede_open_run=True)
+    assert source_of(host.fold()) == "NATIVE"
+    assert world.compactions[-1].body["tools"] == json.loads(tools)
 
 
 def test_automatic_folds_are_native_too_and_an_item_is_never_written_ahead(world: World) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,21 +46,25 @@ def fake() -> Iterator[FakeProvider]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, fake: FakeProvider) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("cache")
+def settings(folder: Path, fake: FakeProvider) -> dict[str, str]:
     catalog, key = folder / "models.json", folder / "key"
     key.write_text("sk-live0123456789abcdefghijkl")
     types = {"openai": "openai", "openai_responses": "openai", "anthropic": "anthropic", "google": "google"}
     model = {"context_window": 8000, "encoding": "o200k_base"}
     catalog.write_text(json.dumps({f"m-{kind}": model | {"type": t} for kind, t in types.items()}))
-    settings = {"catalog": str(catalog)}
+    made = {"catalog": str(catalog)}
     for kind in KINDS:
-        settings |= {
+        made |= {
             f"providers.{kind}.type": kind, f"providers.{kind}.base_url": fake.base_url(kind),
             f"providers.{kind}.api_key_file": str(key),
         }  # fmt: skip
-    with running_server(folder, settings) as made:
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, fake: FakeProvider) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("cache")
+    with running_server(folder, settings(folder, fake)) as made:
         yield made
 
 
@@ -238,6 +243,57 @@ def test_s3_tools_that_are_only_a_digest_still_stand_in_the_call(client: Client,
     record = agent.until_folded(tools_digest=digest)[1].fold
     assert record.bound.prompt_cache == APPEND
     assert fake.received[0].body["tools"] == TOOLS["openai"]
+
+
+def test_s3_the_live_request_outlives_a_restart(tmp_path: Path, fake: FakeProvider) -> None:
+    """Nothing has come since: a manual fold finds the format and the tools, and a digest is enough for the next one."""
+    with running_server(tmp_path, settings(tmp_path, fake)) as client:
+        agent = Agent(client, "anthropic", turns=25)
+        agent.ask(99)
+    with running_server(tmp_path, settings(tmp_path, fake)) as client:
+        agent.client = client
+        record = agent.compact()
+        assert (record.bound.prompt_cache, record.bound.separate_because) == (APPEND, "")
+        assert fake.received[-1].body["tools"] == TOOLS["anthropic"]
+        digest = hashlib.sha256(json.dumps(TOOLS["anthropic"]).encode()).hexdigest()
+        agent.append(*(m for n in range(20) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n)))))
+        assert agent.until_folded(tools_digest=digest)[1].fold.bound.prompt_cache == APPEND
+        assert fake.received[-1].body["tools"] == TOOLS["anthropic"]
+
+
+def test_s3_tools_are_kept_where_policy_asks_for_them_alone(client: Client, fake: FakeProvider) -> None:
+    """A policy that asks later finds what comes later: JSON that came before it is not known."""
+    agent = Agent(client, "openai", turns=25, summary={"prompt_cache": SEPARATE})
+    agent.ask(99)
+    digest = hashlib.sha256(json.dumps(TOOLS["openai"]).encode()).hexdigest()
+    changed(agent, APPEND)
+    agent.ask(98, tools_digest=digest)
+    record = agent.compact()
+    assert (record.bound.prompt_cache, record.bound.separate_because) == (
+        SEPARATE, "the tools are known by their digest only",
+    )  # fmt: skip
+    agent.append(*(m for n in range(9) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n)))))
+    agent.ask(97)
+    agent.ask(96, tools=[])
+    agent.ask(95, tools_digest=digest)
+    assert agent.compact().bound.prompt_cache == APPEND, "requests without them in between forget nothing"
+    assert fake.received[-1].body["tools"] == TOOLS["openai"]
+
+
+def test_s3_x3_a_fork_has_the_tools_too(client: Client, fake: FakeProvider) -> None:
+    agent = Agent(client, "openai", turns=25)
+    agent.ask(99)
+    request = session_service_pb2.ForkSessionRequest(session_id=agent.id, fork_session_id=f"{agent.id}-fork")
+    client.session.ForkSession(request)
+    client.session.DeleteSession(session_service_pb2.DeleteSessionRequest(session_id=agent.id))
+    assert Host.of(client, f"{agent.id}-fork").compact().bound.prompt_cache == APPEND
+    assert fake.received[-1].body["tools"] == TOOLS["openai"]
+
+
+def changed(agent: Agent, mode: Any) -> None:
+    summary = policy_pb2.SummaryPolicy(retries=0, prompt_cache=mode)
+    policy = policy_pb2.Policy(summary=summary, output_reserve_tokens=100)
+    agent.client.session.UpdateSession(session_service_pb2.UpdateSessionRequest(session_id=agent.id, policy=policy))
 
 
 def test_s4_a_refusal_for_size_is_asked_again_apart_and_both_are_paid(client: Client, fake: FakeProvider) -> None:

@@ -78,7 +78,7 @@ def planned_attempt(
         source = in_its_place(services)
     elif source is SummarySource.NATIVE:
         by_offset = {r.offset: r for r in rows}
-        unavailable = obstacle(services, session, request, snapshot, planned, by_offset, live.wire)
+        unavailable = obstacle(services, session, request, snapshot, planned, by_offset)
         source = in_its_place(services) if unavailable else source
     vetoed = None if decision.restates else cadence.veto(
         planned, decision, session.cadence, request.policy, request.limits, tools_tokens=request.tools_tokens,
@@ -102,7 +102,6 @@ def planned_attempt(
         started=started,
         session=session,
         ready=ready if ready and set(ready.plan.discard) <= set(planned.discard) else None,
-        wire=live.wire,
         unavailable=unavailable,
     )
 

@@ -73,6 +73,7 @@ class Draft:
         self.closed: list[ClosedRun] = []
         self._prepared: Prepared | None = None
         self._tools: Tools | None = None
+        self._tools_json: bytes | None = None
         self._factor: Factor | None = None
         self.settle: Settled | None = None
         self.stage: tuple[Projection, StagedFold] | None = None
@@ -151,8 +152,9 @@ class Draft:
             return within(self._factor, self.services.policy(self.session).policy)
         return self.services.factor_of(self.session, model)
 
-    def know_tools(self, tools: Tools) -> None:
-        self._tools = tools
+    def know_tools(self, tools: Tools, json: bytes | None = None) -> None:
+        """Takes tools that the session does not know; ``json`` where it is to be kept (S3)."""
+        self._tools, self._tools_json = tools, json
 
     def event(self, kind: EventKind, **fields: object) -> Event:
         event = Event(
@@ -204,6 +206,7 @@ class Draft:
             prepared=self._prepared,
             request=request,
             tools=self._tools,
+            tools_json=self._tools_json,
             factor=self._factor,
             settle=self.settle,
             stage=self.stage,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from foldline.domain.checkpoints import Checkpoint
-from foldline.domain.enums import FailureKind, Format, SkipReason, SummarySource, Trigger
+from foldline.domain.enums import FailureKind, SkipReason, SummarySource, Trigger
 from foldline.domain.events import Warning_
 from foldline.domain.folding import (
     CheckFailure,
@@ -34,23 +34,6 @@ class Progress:
     step: str
     fold_id: str
     rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """How a session's requests reach their model, as far as its host has said since the server started (S3, APPEND).
-
-    Attributes:
-        format: that the host has its requests rendered in, or sends its messages in.
-        tools: JSON as it came; None where only a digest did.
-        tools_tokens: raw estimate.
-    """
-
-    model: ModelRef
-    format: Format | None = None
-    tools: bytes | None = b""
-    tools_digest: str = ""
-    tools_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +120,6 @@ class Attempt:
         source: who is to write: of one that is ``barred`` by cooldown or budget, the successor (S2).
         rounds_only: the second of the two folds of one check (F3).
         ready: a summary written ahead of need that this one takes in as its earlier summary (A2).
-        wire: how the session's requests reach their model.
         unavailable: why the provider's own compaction, which policy asks for, does not write (N3).
     """
 
@@ -155,7 +137,6 @@ class Attempt:
     rounds_only: bool = False
     ready: Written | None = None
     barred: SkipReason | None = None
-    wire: Wire | None = None
     unavailable: str = ""
 
 

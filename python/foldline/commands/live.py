@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from foldline import _core
-from foldline.commands.fold_parts import FoldInProgress, Wire
+from foldline.commands.fold_parts import FoldInProgress
 from foldline.domain.enums import RowKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.ports import Store, StoredRow
@@ -39,7 +39,6 @@ class LiveSession:
         ahead: the summary that is written ahead of need, or ready (A1); ``ahead_tried`` is (rewrites, tokens) of the
             list at the last try.
         host_sizes: of the rows of the last list that the host of a HOST_OWNED session sent.
-        wire: how the session's requests reach their model (S3).
         native: offset of the active native item, 0 for none: a fold takes in the one before it (F8). ``native_item``
             is what was read of one.
         stale: memory may differ from the store; the next caller loads the session again.
@@ -52,7 +51,6 @@ class LiveSession:
         self.ahead: Ahead | None = None
         self.ahead_tried = (-1, 0)
         self.host_sizes: Sizes | None = None
-        self.wire: Wire | None = None
         self.native_item: tuple[int, ProviderCompactionRow] | None = None
         self.stale_reason = FoldlineError(
             Reason.SESSION_NOT_FOUND, f"session {session.session_id} was deleted", session_id=session.session_id

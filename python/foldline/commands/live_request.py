@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from foldline.commands.fold_parts import Attempt, Wire
-from foldline.commands.measuring import RequestShape
+from foldline.commands.fold_parts import Attempt
 from foldline.commands.render_transcript import render_rows
 from foldline.commands.services import Services
 from foldline.domain.enums import Format, PromptCache, RowKind
@@ -11,11 +10,10 @@ from foldline.domain.folding import ASKED_HERE, LiveRequest
 from foldline.domain.policy import Policy
 from foldline.domain.ports import Tools
 from foldline.domain.rows import ModelRef, Row, TextBlock, UserRow
+from foldline.domain.session import Session, Wire
 
 
-def wire_of(
-    known: Wire | None, policy: Policy, model: ModelRef, fmt: Format | None, shape: RequestShape, tools: Tools
-) -> Wire | None:
+def wire_of(known: Wire | None, policy: Policy, model: ModelRef, fmt: Format | None, tools: Tools) -> Wire | None:
     """What is known now of how a session's requests reach their model; nothing is kept where nobody asks for it.
 
     Args:
@@ -23,9 +21,16 @@ def wire_of(
     """
     if policy.summary.prompt_cache is not PromptCache.APPEND and not policy.native.enabled:
         return None
-    kept = known.tools if known is not None and known.tools_digest == tools.digest else None
-    definitions = shape.tools_json if shape.tools_json is not None else kept if tools.digest else b""
-    return Wire(model, fmt or (known.format if known else None), definitions, tools.digest, tools.tokens)
+    return Wire(model, fmt or (known.format if known else None), tools.digest, tools.tokens)
+
+
+def tools_in_sight(services: Services, session: Session) -> bytes | None:
+    """JSON of the tools that requests carry, empty for none; None where it is not known."""
+    wire = session.wire
+    if wire is None:
+        last = session.last_prepared
+        return None if last is not None and last.beside_tokens else b""
+    return services.store.tools_json(session.key, wire.tools_digest) if wire.tools_digest else b""
 
 
 def live_request(services: Services, attempt: Attempt) -> LiveRequest:
@@ -33,10 +38,11 @@ def live_request(services: Services, attempt: Attempt) -> LiveRequest:
 
     A cache holds prefixes: what comes after the rows that fold would only be read as if it were to be summarized.
     """
-    wire, session = attempt.wire, attempt.session
+    session, wire = attempt.session, attempt.session.wire
     if wire is None or wire.format in (None, Format.CANONICAL):
         return _separate("the host lowers its requests itself")
-    if wire.tools is None:
+    tools = tools_in_sight(services, session)
+    if tools is None:
         return _separate("the tools are known by their digest only")
     gone = set(attempt.plan.discard)
     facts = attempt.snapshot.rows
@@ -51,7 +57,7 @@ def live_request(services: Services, attempt: Attempt) -> LiveRequest:
     asked = Row(session.next_offset, UserRow((TextBlock(ASKED_HERE),)))
     rendered = render_rows(services, session, [*(attempt.rows[r.offset] for r in sent), asked], wire.format)
     tokens = sum(r.tokens for r in sent if not r.superseded) + wire.tools_tokens
-    return LiveRequest(wire.model, wire.format, rendered.json, wire.tools, tokens)
+    return LiveRequest(wire.model, wire.format, rendered.json, tools, tokens)
 
 
 def _separate(because: str) -> LiveRequest:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from foldline.commands.fold_parts import Attempt, FoldRequest, Wire
+from foldline.commands.fold_parts import Attempt, FoldRequest
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
+from foldline.commands.live_request import tools_in_sight
 from foldline.commands.render_transcript import render_rows
 from foldline.commands.services import Services
 from foldline.domain.changes import replace
@@ -89,7 +90,7 @@ def native_model(request: FoldRequest, session: Session) -> ModelRef:
 
 def obstacle(
     services: Services, session: Session, request: FoldRequest, snapshot: Snapshot, plan: FoldPlan,
-    rows: Mapping[int, Row], wire: Wire | None,
+    rows: Mapping[int, Row],
 ) -> str:  # fmt: skip
     """Why the provider itself cannot write this fold, so that provider or extractive does (N1, N3); empty if it can."""
     model = native_model(request, session)
@@ -100,11 +101,13 @@ def obstacle(
     found = _known(services, route)
     if found is not None and not found.there:
         return found.reason
+    wire = session.wire
     if wire is not None and wire.format not in (None, Format.CANONICAL, route.format):
         return f"requests go out as {wire.format}, which carries no item of {model.provider}"
     if request.all_instructions and not route.takes_instructions:
         return f"the compaction of {model.provider} takes no instructions"
-    if route.takes_tools and _unknown_tools(session, wire):
+    # Without the live request's tools the provider would read another context than the model has (XI8).
+    if route.takes_tools and tools_in_sight(services, session) is None:
         return "the tools are not known but by their digest"
     if not _is_prefix(snapshot, plan):
         return "rows that stay stand before rows that fold"
@@ -124,13 +127,6 @@ def _known(services: Services, route: NativeRoute) -> Capability | None:
     # A clock that was set back makes nothing last for years.
     fresh = found is not None and 0 <= services.clock() - found.time < ASK_AGAIN_SECONDS
     return found if fresh else None
-
-
-def _unknown_tools(session: Session, wire: Wire | None) -> bool:
-    """Without the live request's tools the provider would read another context than the model has (XI8)."""
-    if wire is not None:
-        return wire.tools is None
-    return session.last_prepared is not None and session.last_prepared.beside_tokens > 0
 
 
 def _is_prefix(snapshot: Snapshot, plan: FoldPlan) -> bool:
@@ -179,7 +175,7 @@ def compact_natively(services: Services, request: FoldRequest, attempt: Attempt)
     policy = request.policy.summary
     task = NativeTask(
         route=route, rendered=rendered.json, instructions=request.all_instructions, known=known is not None,
-        tools=(attempt.wire.tools or b"") if attempt.wire is not None and route.takes_tools else b"",
+        tools=(tools_in_sight(services, attempt.session) or b"") if route.takes_tools else b"",
         timeout=policy.timeout, retries=policy.retries, cancelled=lambda: attempt.fold.cancelled,
     )  # fmt: skip
     try:

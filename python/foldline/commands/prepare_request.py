@@ -292,10 +292,13 @@ def _boundary(
     policy = services.policy(session, request.override).policy
     limits = limits_of(policy, info, request.shape.output_reserve_tokens)
     tools, new = tools_of(services, session, request.shape)
-    if new:
-        draft.know_tools(tools)
     sent_as = request.reply.format or (request.append.format if isinstance(request.append, RawMessages) else None)
-    draft.live.wire = wire_of(draft.live.wire, policy, model, sent_as, request.shape, tools)
+    wire = wire_of(session.wire, policy, model, sent_as, tools)
+    json = None if wire is None or tools.kept else request.shape.tools_json
+    if new or json is not None:
+        draft.know_tools(tools, json)
+    if wire != session.wire:
+        draft.session = replace(draft.session, wire=wire)
     entered = seen.entered if seen else _Entered()
     return _Boundary(request, policy, limits, tools, entered, list(warnings))
 

@@ -126,11 +126,16 @@ class StoredRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Tool definitions a host sent once, known by digest (``TOOLS_UNKNOWN`` asks again)."""
+    """Tool definitions a host sent once, known by digest (``TOOLS_UNKNOWN`` asks again).
+
+    Attributes:
+        kept: the store has their JSON.
+    """
 
     digest: str
     tokens: int
     bytes: int
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,7 @@ class Batch:
             it was staged.
         stage: a projection to stage, after ``settle``; a session has one at a time.
         host_rows: which of ``rows`` are which of the host's.
+        tools_json: of ``tools``, to be kept with them (S3); None leaves what is kept of them.
     """
 
     expected_revision: int
@@ -163,6 +169,7 @@ class Batch:
     prepared: Prepared | None = None
     request: StoredRequest | None = None
     tools: Tools | None = None
+    tools_json: bytes | None = None
     factor: Factor | None = None
     publish: tuple[MemoryEntry, ...] = ()
     visible: tuple[OffsetRange, ...] | None = None
@@ -267,6 +274,8 @@ class StoreReads(Protocol):
         """The first answer of a request id of the last 24 h (W2); ``key`` 0 for requests of no session yet."""
 
     def find_tools(self, key: int, digest: str) -> Tools | None: ...
+    def tools_json(self, key: int, digest: str) -> bytes | None:
+        """The JSON of tools as their host sent it, None where it is not kept."""
 
     def factor(self, tenant: str, model: ModelRef) -> Factor | None: ...
 

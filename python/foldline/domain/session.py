@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from foldline.domain.enums import Ownership, RunOutcome, SkipReason, SummarySource
+from foldline.domain.enums import Format, Ownership, RunOutcome, SkipReason, SummarySource
 from foldline.domain.models import Usage
 from foldline.domain.rows import ModelRef
 
@@ -238,6 +238,20 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     metered: bool = False
 
 
+class Wire(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a session's requests reach their model, as its host said last (S3, N1).
+
+    Attributes:
+        format: that the host has its requests rendered in, or sends its messages in; None where neither was ever said.
+        tools_digest: of the tools in sight, empty for none; ``tools_tokens`` is their raw estimate.
+    """
+
+    model: ModelRef
+    format: Format | None = None
+    tools_digest: str = ""
+    tools_tokens: int = 0
+
+
 class SourceTotals(msgspec.Struct, frozen=True, omit_defaults=True):
     """Usage and cost of summarizing, by source, committed or not (S5)."""
 
@@ -263,6 +277,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
         staged: the projection that waits for the host of a HOST_OWNED session (H3), empty for none; ``again`` are
             archived rows that the host holds active again (M2).
         last_prepared: offsets count and revision of the last prepared request, for ``stable_prefix_rows``.
+        wire: how requests reach their model; None where policy asks for nothing that needs it.
         forked_from: id of the session that this one was forked from, empty for none (X3).
     """
 
@@ -288,6 +303,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     carried_through: int = 0
     prepared_through: int = 0
     last_prepared: Prepared | None = None
+    wire: Wire | None = None
     staged: str = ""
     again: tuple[tuple[int, int], ...] = ()
     pinned_tokens: int = 0

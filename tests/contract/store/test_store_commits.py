@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 from foldline.domain.changes import replace
 from foldline.domain.enums import RevisionKind, RunOutcome
@@ -11,11 +14,14 @@ from foldline.domain.models import Factor
 from foldline.domain.ports import Batch, CallUpdate, Rewrite, Store, Tools
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import ClosedRun
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.contract.store.conftest import Clock, Database
 from tests.contract.store.records import MODEL, Scribe, entry, event, prepared, record, request, row, session
 
 DAY = 24 * 3600.0
+_NUMBERS = itertools.count(1)
 
 
 def test_a_commit_is_there_after_reopening(database: Database) -> None:
@@ -159,6 +165,41 @@ def test_runs_prepared_requests_and_tools_are_found_by_id(store: Store) -> None:
     assert store.find_run(other.key, "r") is None
     assert store.find_prepared(other.key, "p") is None
     assert store.find_tools(other.key, "t") is None
+
+
+def test_s3_the_json_of_tools_is_kept_beside_them(store: Store) -> None:
+    scribe, other = Scribe.create(store, "a"), Scribe.create(store, "b")
+    tools = Tools("t", 12, 34)
+    scribe.append(1, tools=tools)
+    assert store.tools_json(scribe.key, "t") is None
+    scribe.append(1, tools=tools, tools_json=b"[1]")
+    assert store.find_tools(scribe.key, "t") == Tools("t", 12, 34, kept=True)
+    scribe.append(1, tools=tools)
+    assert store.tools_json(scribe.key, "t") == b"[1]", "known once, kept"
+    assert store.tools_json(other.key, "t") is store.tools_json(scribe.key, "u") is None
+    store.delete_session(scribe.key)
+    assert store.tools_json(scribe.key, "t") is None
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sent=st.lists(st.integers(0, 7), max_size=20), grows=st.booleans())
+def test_s3_the_json_of_the_newest_tools_is_kept_and_no_more(store: Store, sent: list[int], grows: bool) -> None:
+    """Which sets come in which order, and whether rows come with them, changes nothing: each is there as it came."""
+    scribe = Scribe.create(store, f"s{next(_NUMBERS)}")
+    order: list[int] = []
+    for number in sent:
+        fields: dict[str, Any] = {"tools": Tools(f"t{number}", 1, 2), "tools_json": b"[%d]" % number}
+        if grows:
+            scribe.append(1, **fields)
+        else:
+            scribe.commit(**fields)
+        order = [n for n in order if n != number] + [number]
+    kept = {n for n in range(8) if store.tools_json(scribe.key, f"t{n}") is not None}
+    assert len(kept) == min(len(order), 4)
+    assert {n: store.tools_json(scribe.key, f"t{n}") for n in kept} == {n: b"[%d]" % n for n in kept}
+    assert kept.issuperset(order[-1:])
+    assert kept == set(order[-4:]) or not grows
+    assert all(store.find_tools(scribe.key, f"t{n}") == Tools(f"t{n}", 1, 2, kept=n in kept) for n in order)
 
 
 def test_factors_are_the_tenants(store: Store) -> None:

@@ -55,7 +55,7 @@ def write_fork(db: sqlite3.Connection, fork: Fork, now: float) -> Session:
     writes.put_calls(db, key, fork.calls)
     writes.put_closed_runs(db, key, _runs(db, fork, key))
     db.execute(
-        "INSERT INTO tools SELECT ?, digest, tokens, bytes FROM tools WHERE session_key = ?",
+        "INSERT INTO tools SELECT ?, digest, tokens, bytes, json, kept FROM tools WHERE session_key = ?",
         (key, source),
     )
     checkpoints.share(db, source, key, revision)

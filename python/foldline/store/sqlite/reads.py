@@ -204,9 +204,15 @@ class SqliteReads:
     def find_tools(self, key: int, digest: str) -> Tools | None:
         with self._reading() as db:
             found = db.execute(
-                "SELECT digest, tokens, bytes FROM tools WHERE session_key = ? AND digest = ?", (key, digest)
+                "SELECT digest, tokens, bytes, json IS NOT NULL FROM tools WHERE session_key = ? AND digest = ?",
+                (key, digest),
             ).fetchone()
-        return Tools(*found) if found else None
+        return Tools(*found[:3], kept=bool(found[3])) if found else None
+
+    def tools_json(self, key: int, digest: str) -> bytes | None:
+        with self._reading() as db:
+            found = db.execute("SELECT json FROM tools WHERE session_key = ? AND digest = ?", (key, digest)).fetchone()
+        return found[0] if found else None
 
     def factor(self, tenant: str, model: ModelRef) -> Factor | None:
         with self._reading() as db:

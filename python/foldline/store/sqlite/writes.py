@@ -21,6 +21,9 @@ from foldline.store.sqlite import checkpoints, memory, projections
 REPEAT_SECONDS = 24 * 3600.0
 """How long a request id is remembered (W2)."""
 
+MOST_TOOLS = 4
+"""Tools of a session whose JSON is kept: an agent with other tools in other phases sends few sets in turn."""
+
 _TERMINAL = (EventKind.COMPACTION_COMPLETED, EventKind.COMPACTION_FAILED)
 
 R = TypeVar("R", Rewrite, Event)
@@ -112,7 +115,7 @@ def write_batch(db: sqlite3.Connection, batch: Batch, state: bytes, index: Segme
     if batch.closed_runs:
         put_closed_runs(db, key, batch.closed_runs)
     if batch.tools:
-        _put_tools(db, key, batch.tools)
+        _put_tools(db, key, batch.tools, batch.tools_json, session.revision)
     if batch.factor:
         _put_factor(db, session.tenant, batch.factor)
     rewrite, events = batch.rewrite, batch.events
@@ -311,8 +314,23 @@ def _put_prepared(db: sqlite3.Connection, key: int, prepared: Prepared, now: flo
     )
 
 
-def _put_tools(db: sqlite3.Connection, key: int, tools: Tools) -> None:
-    db.execute("INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?)", (key, tools.digest, tools.tokens, tools.bytes))
+def _put_tools(db: sqlite3.Connection, key: int, tools: Tools, json: bytes | None, revision: int) -> None:
+    """Writes tools, and their JSON in place of the oldest that is kept (S3)."""
+    db.execute(
+        "INSERT INTO tools (session_key, digest, tokens, bytes) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (key, tools.digest, tools.tokens, tools.bytes),
+    )
+    if json is None:
+        return
+    db.execute(
+        "UPDATE tools SET json = ?, kept = ? WHERE session_key = ? AND digest = ?", (json, revision, key, tools.digest)
+    )
+    db.execute(
+        "UPDATE tools SET json = NULL, kept = NULL WHERE session_key = ?1 AND digest IN ("
+        "SELECT digest FROM tools WHERE session_key = ?1 AND kept IS NOT NULL "
+        "ORDER BY digest = ?2 DESC, kept DESC LIMIT -1 OFFSET ?3)",
+        (key, tools.digest, MOST_TOOLS),
+    )
 
 
 def _put_factor(db: sqlite3.Connection, tenant: str, factor: Factor) -> None:
