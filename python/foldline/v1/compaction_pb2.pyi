@@ -802,6 +802,7 @@ class CompactionPlan(_message.Message):
     SOURCE_TOKENS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     CURRENCY_FIELD_NUMBER: _builtins.int
+    NATIVE_UNAVAILABLE_FIELD_NUMBER: _builtins.int
     scope: Global___FoldScope.ValueType
     """Which rows the fold would take."""
     rows_summarized: _builtins.int
@@ -817,11 +818,17 @@ class CompactionPlan(_message.Message):
     summary_source: _row_pb2.SummarySource.ValueType
     """Who would write the summary."""
     source_tokens: _builtins.int
-    """Tokens the model would read. 0: no model would be called."""
+    """Tokens the model would read, before what does not fit its window is left out (S4). 0: no model would be called, but
+    perhaps by a curator or compactor.
+    """
     cost: _builtins.float
     """Cost of writing it by the catalog's prices, in `currency`. Absent: not known, or no model would be called."""
     currency: _builtins.str
     """Currency of `cost`. At most 8 bytes."""
+    native_unavailable: _builtins.str
+    """Why the provider itself would not compact, though policy asks for that (N3), for people. Empty: it would, or nobody
+    asks for it. At most 1 024 bytes.
+    """
     @_builtins.property
     def discarded(self) -> _containers.RepeatedCompositeFieldContainer[_row_pb2.OffsetRange]:
         """Offsets that would leave the active transcript. At most 262 144 ranges."""
@@ -850,10 +857,11 @@ class CompactionPlan(_message.Message):
         source_tokens: _builtins.int = ...,
         cost: _builtins.float | None = ...,
         currency: _builtins.str = ...,
+        native_unavailable: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "cost", b"cost", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "cost", b"cost", "currency", b"currency", "discarded", b"discarded", "model", b"model", "predicted_saving_tokens", b"predicted_saving_tokens", "retained", b"retained", "rows_summarized", b"rows_summarized", "scope", b"scope", "source_tokens", b"source_tokens", "summary_budget_tokens", b"summary_budget_tokens", "summary_source", b"summary_source", "tokens_after", b"tokens_after", "tokens_before", b"tokens_before"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "cost", b"cost", "currency", b"currency", "discarded", b"discarded", "model", b"model", "native_unavailable", b"native_unavailable", "predicted_saving_tokens", b"predicted_saving_tokens", "retained", b"retained", "rows_summarized", b"rows_summarized", "scope", b"scope", "source_tokens", b"source_tokens", "summary_budget_tokens", b"summary_budget_tokens", "summary_source", b"summary_source", "tokens_after", b"tokens_after", "tokens_before", b"tokens_before"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015

@@ -812,7 +812,9 @@ class PlanCompactionResponse(_message.Message):
     """Revision planned from."""
     @_builtins.property
     def plan(self) -> _compaction_pb2.CompactionPlan:
-        """What a manual fold would do now. Absent: there is nothing to fold."""
+        """What a manual fold would do now; where it finds nothing, what the fold would that precedes a request to this model,
+        which cannot carry the item of another (N4). Absent: there is nothing to fold.
+        """
 
     @_builtins.property
     def pressure(self) -> _pressure_pb2.PressureReport:
