@@ -14,7 +14,7 @@ from foldline.domain.changes import replace
 from foldline.domain.ports import Batch, StoredRow
 from foldline.domain.rows import AssistantRow, ModelRef, Row, RowBody, TextBlock, UserRow, encode_body, kind_of
 from foldline.domain.session import Session
-from foldline.memory import MemoryService
+from foldline.memory import MemoryService, ScopeCache
 from foldline.store import SqliteStore
 
 Floats = npt.NDArray[np.float32]
@@ -57,7 +57,7 @@ def vectors(count: int, width: int, seed: int = SEED) -> Floats:
 def fill(folder: Path, said: Sequence[str], held: Floats, identity: str, session_id: str = "bench") -> Session:
     """Writes a session whose rows all have folded, 500 a fold, and the vectors of its entries."""
     store = SqliteStore(folder / "foldline.db", synchronous="NORMAL")
-    memory = MemoryService(store, None, 0, lambda text: _core.count_tokens(text, "o200k_base"))
+    memory = MemoryService(store, None, ScopeCache(0), lambda text: _core.count_tokens(text, "o200k_base"))
     session = store.create_session(
         Session(0, "", session_id, "2025-01-01T00:00:00+00:00", ModelRef("bench", "bench")), None
     )

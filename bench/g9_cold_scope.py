@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from foldline import _core
 from foldline.domain.memory import MemoryQuery
-from foldline.memory import MemoryService
+from foldline.memory import MemoryService, ScopeCache
 from foldline.memory.embed import MiniLm
 from foldline.store import SqliteStore
 
@@ -30,7 +30,9 @@ def run(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="foldline-bench-") as name:
         fill(Path(name), said, vectors(ENTRIES, model.width), model.identity)
         store = SqliteStore(Path(name) / "foldline.db", synchronous="NORMAL")
-        memory = MemoryService(store, lambda: model, 1 << 28, lambda text: _core.count_tokens(text, "o200k_base"))
+        memory = MemoryService(
+            store, lambda: model, ScopeCache(1 << 28), lambda text: _core.count_tokens(text, "o200k_base")
+        )
         memory.start()
         session = store.load_session("", "bench")
         assert session is not None

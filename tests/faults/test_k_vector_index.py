@@ -75,8 +75,8 @@ def test_xk5_a_scope_grows_beyond_what_its_index_was_made_for(make: Make, by: Me
     for _ in range(6):
         scope.grow(MIN_CAPACITY // 3)
         assert scope.recall(3, by=by) >= 0.98
-    scope.memory.settle_index(30)
-    (held,) = (s for s in scope.memory._cache._scopes.values() if s.graph is not None)
+    scope.memory.settle(30)
+    (held,) = (s for s in scope.cache.scopes() if s.graph is not None)
     assert held.graph is not None
     assert held.graph.count > 1.9 * MIN_CAPACITY
 

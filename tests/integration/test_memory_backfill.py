@@ -11,7 +11,7 @@ import pytest
 import structlog
 from foldline.domain.memory import MemoryAnswer, MemoryQuery
 from foldline.domain.session import Session
-from foldline.memory import MemoryService
+from foldline.memory import MemoryService, ScopeCache
 from foldline.memory.embed import MiniLm
 from foldline.store import SqliteStore
 
@@ -29,7 +29,8 @@ class Place:
         self._memories: list[MemoryService] = []
 
     def memory(self, embedder: HashedWords, start: bool = True, cache_bytes: int = 1 << 20) -> MemoryService:
-        memory = MemoryService(self.store, lambda: embedder, cache_bytes, words)
+        self.cache = ScopeCache(cache_bytes)
+        memory = MemoryService(self.store, lambda: embedder, self.cache, words)
         if start:
             memory.start()
             self._memories.append(memory)
@@ -240,7 +241,7 @@ def test_an_embedder_that_cannot_start_is_said_and_logged_once(place: Place) -> 
     def broken() -> HashedWords:
         raise RuntimeError("no such file /secret/path")
 
-    memory = MemoryService(place.store, broken, 1 << 20, words)
+    memory = MemoryService(place.store, broken, ScopeCache(1 << 20), words)
     session = fold(place.store, memory, new_session(place.store), ROWS)
     with structlog.testing.capture_logs() as logs:
         memory.start()
@@ -266,12 +267,12 @@ def test_the_cache_is_no_source_of_truth(place: Place, cache_bytes: int) -> None
     for _ in range(2):
         for i, session in enumerate(sessions):
             assert ask(memory, session).hits[0].entry.text == f"parrot walnut {i}"
-            assert memory.cached_bytes <= cache_bytes
+            assert place.cache.held <= cache_bytes
 
 
 def test_the_embedded_model_finds_what_words_do_not(place: Place) -> None:
     """M4: the default set-up, offline: a paraphrase without a word in common comes first."""
-    memory = MemoryService(place.store, MiniLm, 1 << 20, words)
+    memory = MemoryService(place.store, MiniLm, ScopeCache(1 << 20), words)
     rows = [
         user("My parrot adores walnuts and almonds."),
         user("The launch moved to the fourteenth of March."),

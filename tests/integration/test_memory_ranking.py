@@ -11,7 +11,7 @@ import pytest
 from foldline.domain.memory import MemoryFilter, MemoryQuery
 from foldline.domain.rows import RowBody
 from foldline.domain.session import Session
-from foldline.memory import MemoryService
+from foldline.memory import MemoryService, ScopeCache
 from foldline.memory.questions import read
 from foldline.memory.ranking import REPEATED
 from foldline.store import SqliteStore
@@ -35,7 +35,9 @@ def embedder() -> HashedWords:
 
 @pytest.fixture(params=["words alone", "with an embedder"])
 def memory(request: pytest.FixtureRequest, store: SqliteStore, embedder: HashedWords) -> Iterator[MemoryService]:
-    memory = MemoryService(store, (lambda: embedder) if "embedder" in request.param else None, 1 << 20, words)
+    memory = MemoryService(
+        store, (lambda: embedder) if "embedder" in request.param else None, ScopeCache(1 << 20), words
+    )
     memory.start()
     yield memory
     memory.stop()
@@ -195,7 +197,7 @@ def test_scores_are_of_a_sessions_own_entries(
     answers = []
     for crowd in ([], others):
         store = SqliteStore(tmp_path_factory.mktemp("m1") / "foldline.db", synchronous="NORMAL")
-        memory = MemoryService(store, HashedWords if vectors else None, 1 << 20, words)
+        memory = MemoryService(store, HashedWords if vectors else None, ScopeCache(1 << 20), words)
         memory.start()
         try:
             for i, said in enumerate(crowd):
@@ -216,7 +218,7 @@ def test_scores_are_of_a_sessions_own_entries(
 
 
 def test_m9_a_text_with_letters_that_look_like_ours_fails_no_search_for_a_day(store: SqliteStore) -> None:
-    memory = MemoryService(store, None, 1 << 20, words)
+    memory = MemoryService(store, None, ScopeCache(1 << 20), words)
     spoken = [
         user(f"We met laſt friday, or was it ſix days ago, on 3 Auguſt {n}?", "2023-08-05T10:00:00Z") for n in range(3)
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from foldline.domain.memory import MemoryQuery
-from foldline.memory import MemoryService
+from foldline.memory import MemoryService, ScopeCache
 from foldline.store import SqliteStore
 
 from bench import _recall
@@ -17,7 +17,7 @@ from tests.unit.memory.scopes import fold, new_session, words
 def hits(folder: Path, talk: Talk, limit: int) -> list[tuple[frozenset[int], list[int]]]:
     """(offsets of the answer, offsets found) of every question."""
     store = SqliteStore(folder / "foldline.db", synchronous="NORMAL")
-    memory = MemoryService(store, None, 1 << 20, words)
+    memory = MemoryService(store, None, ScopeCache(1 << 20), words)
     try:
         session = fold(store, memory, new_session(store), [row.body for row in talk.rows], chunk_tokens=256)
         return [

@@ -11,7 +11,7 @@ from foldline.domain.enums import EntryKind, EntryRole, MemoryFusion
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.memory import MemoryFilter, MemoryQuery
 from foldline.domain.ports import Batch
-from foldline.memory import MemoryService, row_text
+from foldline.memory import MemoryService, ScopeCache, row_text
 from foldline.store import SqliteStore
 
 from tests.unit.memory.scopes import (
@@ -42,7 +42,9 @@ def embedder() -> HashedWords:
 
 @pytest.fixture(params=["words alone", "with an embedder"])
 def memory(request: pytest.FixtureRequest, store: SqliteStore, embedder: HashedWords) -> Iterator[MemoryService]:
-    memory = MemoryService(store, (lambda: embedder) if "embedder" in request.param else None, 1 << 20, words)
+    memory = MemoryService(
+        store, (lambda: embedder) if "embedder" in request.param else None, ScopeCache(1 << 20), words
+    )
     memory.start()
     yield memory
     memory.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 from foldline.domain.enums import EntryRole
 from foldline.domain.memory import MemoryFilter, MemoryQuery
 from foldline.domain.session import Session
-from foldline.memory import MemoryService
+from foldline.memory import MemoryService, ScopeCache
 from foldline.store import SqliteStore
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ class Scopes(RuleBasedStateMachine):
         self._directory = tempfile.TemporaryDirectory()
         self.store = SqliteStore(Path(self._directory.name) / "foldline.db", synchronous="NORMAL")
         self.embedder = HashedWords()
-        self.memory = MemoryService(self.store, lambda: self.embedder, 8_000, words)
+        self.memory = MemoryService(self.store, lambda: self.embedder, ScopeCache(8_000), words)
         self.memory.start()
         self.sessions: dict[str, Session] = {name: new_session(self.store, name) for name in ("a", "b")}
         self.said: dict[str, dict[int, str]] = {"a": {}, "b": {}}
@@ -63,7 +63,7 @@ class Scopes(RuleBasedStateMachine):
     @rule()
     def restarts_memory(self) -> None:
         self.memory.stop()
-        self.memory = MemoryService(self.store, lambda: self.embedder, 8_000, words)
+        self.memory = MemoryService(self.store, lambda: self.embedder, ScopeCache(8_000), words)
         self.memory.start()
 
     @rule(name=NAMES, word=st.sampled_from(WORDS), role=st.sampled_from([None, EntryRole.USER]))

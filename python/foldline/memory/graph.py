@@ -39,7 +39,7 @@ class Graph:
     """An approximate index of unit vectors that only grows. Thread-safe: searches run together, adding runs alone.
 
     Attributes:
-        count: labels given, from 0.
+        count: labels given, from 0; one whose vector could not be added stands for nothing and is not given again.
     """
 
     def __init__(self, width: int, capacity: int = 0) -> None:
@@ -54,6 +54,7 @@ class Graph:
         if width <= 0:
             raise ValueError(f"vectors of width {width}")
         self.width, self.count = width, 0
+        self._held = 0
         self._capacity = max(capacity, MIN_CAPACITY)
         self._index: Any = hnswlib.Index("ip", width)
         self._index.init_index(self._capacity, M=LINKS, ef_construction=BUILD_EFFORT)
@@ -70,7 +71,8 @@ class Graph:
     def add(self, vectors: Floats, stopping: Callable[[], bool] = lambda: False) -> Labels:
         """Adds vectors; returns the label of each, that of its equal where there is one. For one thread at a time.
 
-        What is left when ``stopping`` says so has the label -1.
+        What is left when ``stopping`` says so has the label -1. After an error, of the library too, the graph is
+        searched as before, and takes what was left when that comes again.
 
         Raises:
             ValueError: a vector of another width, or not of unit length.
@@ -82,27 +84,29 @@ class Graph:
             if stopping():
                 break
             part = vectors[start : start + STEP]
-            known, fresh = list[int](), list[int]()
-            for at, vector in enumerate(part):
-                name = hash(vector.tobytes())
-                label = self._labels.get(name)
-                if label is None:
-                    label = self._labels[name] = self.count + len(fresh)
-                    fresh.append(at)
-                known.append(label)
+            names = [hash(vector.tobytes()) for vector in part]
+            fresh = dict[int, int]()
+            for at, name in enumerate(names):
+                if name not in self._labels:
+                    fresh.setdefault(name, at)
             if fresh:
-                self._insert(part[fresh])
-            labels[start : start + len(part)] = known
+                self._labels.update(zip(fresh, self._insert(part[list(fresh.values())]), strict=True))
+            labels[start : start + len(part)] = [self._labels[name] for name in names]
         return labels
 
-    def _insert(self, vectors: Floats) -> None:
+    def _insert(self, vectors: Floats) -> range:
+        """Adds vectors; returns their labels. What the library raises leaves those it had got to in it, unnamed."""
         with self._lock.one():
-            wanted = self.count + len(vectors)
+            first, wanted = self.count, self.count + len(vectors)
             if wanted > self._capacity:
-                self._capacity = max(wanted, int(self._capacity * GROWTH))
-                self._index.resize_index(self._capacity)
-            self._index.add_items(vectors, np.arange(self.count, wanted), num_threads=1)
+                capacity = max(wanted, int(self._capacity * GROWTH))
+                self._index.resize_index(capacity)
+                self._capacity = capacity
+            # Also where it fails midway: a label given twice would be the cosine of another vector.
             self.count = wanted
+            self._index.add_items(vectors, np.arange(first, wanted), num_threads=1)
+            self._held += len(vectors)
+        return range(first, wanted)
 
     def nearest(self, question: Floats, k: int) -> tuple[Labels, Floats]:
         """Up to ``k`` labels and their cosines with a unit vector, best first; fewer where the graph gives fewer.
@@ -113,7 +117,7 @@ class Graph:
         question = np.ascontiguousarray(question, np.float32).reshape(1, -1)
         self._check(question)
         with self._lock.many():
-            k = min(k, self.count)
+            k = min(k, self._held)
             while k > 0:
                 try:
                     labels, distances = self._index.knn_query(question, k=k, num_threads=1)

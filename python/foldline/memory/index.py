@@ -82,6 +82,11 @@ class Scope:
         return sum(a.nbytes for a in arrays) + (self.graph.size if self.graph else 0)
 
     @cached_property
+    def count(self) -> int:
+        """Entries with a vector."""
+        return int(np.count_nonzero(self.embedded))
+
+    @cached_property
     def by_label(self) -> tuple[Positions, Labels]:
         """Positions by ascending label, and these labels."""
         at = np.argsort(self.labels, kind="stable")
@@ -163,13 +168,18 @@ class Scope:
 
 def wants_graph(scope: Scope, index: MemoryIndex, crossover: int) -> bool:
     """Whether a scope is to be searched by a graph that it does not have, or that holds too little of it."""
-    embedded = int(np.count_nonzero(scope.embedded))
-    if index is MemoryIndex.EXACT or not embedded:
+    if index is MemoryIndex.EXACT or not scope.count:
         return False
-    if index is MemoryIndex.AUTO and embedded < crossover:
+    if index is MemoryIndex.AUTO and scope.count < crossover:
         return False
-    lacking = len(scope.rows) + len(scope.absent)
-    return scope.graph is None or lacking > max(256, embedded // 50) or 2 * embedded < scope.graph.count
+    if scope.graph is None or 2 * scope.count < scope.graph.count:
+        return True
+    return outgrown(scope.count, scope.count - len(scope.rows) - len(scope.absent))
+
+
+def outgrown(count: int, before: int) -> bool:
+    """Whether so many vectors came, or went, since there were ``before``, that what was made of these is too little."""
+    return abs(count - before) > max(256, count // 50)
 
 
 def state_of(session: Session) -> State:
@@ -190,6 +200,7 @@ class ScopeCache:
         self.budget = budget
         self._lock = threading.Lock()
         self._scopes: OrderedDict[Name, Scope] = OrderedDict()
+        self._sizes: dict[Name, int] = {}
         self._held = self._reserved = 0
         self._marks: WeakSet[Mark] = WeakSet()
 
@@ -236,9 +247,11 @@ class ScopeCache:
             if mark.void:
                 return
             self._drop(scope.name)
-            if scope.size <= self.budget:
-                self._scopes[scope.name] = scope
-                self._held += scope.size
+            # Once: its graph grows, and what is taken off later has to be what was added.
+            size = scope.size
+            if size <= self.budget:
+                self._scopes[scope.name], self._sizes[scope.name] = scope, size
+                self._held += size
             self._make_room()
 
     def reserve(self, size: int) -> bool:
@@ -267,19 +280,18 @@ class ScopeCache:
         """Bytes of all cached scopes, and of what is being built."""
         return self._held + self._reserved
 
-    def graphs(self) -> int:
-        """Cached scopes that are searched by a graph."""
+    def scopes(self) -> tuple[Scope, ...]:
+        """Cached scopes, the least recently searched first."""
         with self._lock:
-            return sum(scope.graph is not None for scope in self._scopes.values())
+            return tuple(self._scopes.values())
 
     def _make_room(self) -> None:
-        while self._scopes and self._held + self._reserved > self.budget:
+        while self._scopes and self.held > self.budget:
             self._drop(next(iter(self._scopes)))
 
     def _drop(self, name: Name) -> None:
-        scope = self._scopes.pop(name, None)
-        if scope:
-            self._held -= scope.size
+        if self._scopes.pop(name, None):
+            self._held -= self._sizes.pop(name)
 
 
 def read(

@@ -6,12 +6,11 @@ import threading
 from collections import deque
 from dataclasses import dataclass, replace
 
-import numpy as np
 import structlog
 
 from foldline.domain.ports import Store
 from foldline.memory.graph import Graph, size_of
-from foldline.memory.index import Ids, Name, Scope, ScopeCache, without_vectors
+from foldline.memory.index import Ids, Name, Scope, ScopeCache, outgrown, without_vectors
 from foldline.memory.vectors import stacked
 
 READ = 2048
@@ -31,7 +30,11 @@ class _Job:
 
 
 class Indexer:
-    """Takes scopes that want a graph, one after the other; one that failed is searched exactly from then on."""
+    """Takes scopes that want a graph, one after the other.
+
+    One that failed is searched exactly from then on. It is tried again once so many vectors came or went as would have
+    a graph added to, such as after the embedder was away: what failed may have been of what there was.
+    """
 
     def __init__(self, store: Store, cache: ScopeCache) -> None:
         self._store = store
@@ -47,8 +50,10 @@ class Indexer:
         """Has a graph built of a scope, or what its graph lacks added to it."""
         with self._changed:
             asked = scope.name == self._busy or any(job.scope.name == scope.name for job in self._jobs)
-            if asked or self._stopping or self._given_up.get(scope.name) == len(scope.ids):
+            failed_at = self._given_up.get(scope.name)
+            if asked or self._stopping or (failed_at is not None and not outgrown(scope.count, failed_at)):
                 return
+            self._given_up.pop(scope.name, None)
             self._jobs.append(_Job(width, scope))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="memory-index", daemon=True)
@@ -59,6 +64,13 @@ class Indexer:
         """Waits until nothing is being built; False if that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs and self._busy is None, seconds)
+
+    def forget(self, key: int) -> None:
+        """Lets go of what is known of a session whose scope is gone."""
+        with self._changed:
+            self._jobs = deque(job for job in self._jobs if job.scope.name[0] != key)
+            for name in [name for name in self._given_up if name[0] == key]:
+                del self._given_up[name]
 
     def stop(self) -> None:
         with self._changed:
@@ -89,14 +101,14 @@ class Indexer:
 
     def _give_up(self, job: _Job) -> None:
         with self._changed:
-            self._given_up[job.scope.name] = len(job.scope.ids)
+            self._given_up[job.scope.name] = job.scope.count
 
     def _work(self, job: _Job) -> None:
         scope = job.scope
-        if scope.graph is not None and 2 * np.count_nonzero(scope.embedded) >= scope.graph.count:
+        if scope.graph is not None and 2 * scope.count >= scope.graph.count:
             self._grow(scope, scope.graph)
             return
-        size = size_of(int(ROOM * np.count_nonzero(scope.embedded)), job.width)
+        size = size_of(int(ROOM * scope.count), job.width)
         if not self._cache.reserve(size):
             self._give_up(job)
             log.warning("memory.cache_bytes is too small for the index of a scope", needed=size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -36,7 +37,7 @@ class MemoryService:
 
     Args:
         embedder_factory: makes the embedder, on the background thread; None for search by words alone.
-        cache_bytes: budget of vectors held in memory over all scopes (M3).
+        cache: of the vectors held in memory, over all scopes (M3).
         count: tokens of a text, for chunks and answer budgets.
         ring: told of a session that has a new event (§13).
         crossover: embedded entries from which on a scope is searched by a graph (M3).
@@ -47,7 +48,7 @@ class MemoryService:
         self,
         store: Store,
         embedder_factory: Callable[[], Embedder] | None,
-        cache_bytes: int,
+        cache: ScopeCache,
         count: Callable[[str], int],
         ring: Callable[[int], None] = lambda key: None,
         crossover: int = CROSSOVER,
@@ -57,8 +58,8 @@ class MemoryService:
         self._count = count
         self._holder = EmbedderHolder(embedder_factory)
         self._backfill = Backfill(store, self._holder, Condition(store, ring), masked)
-        self._cache = ScopeCache(cache_bytes)
-        self._indexer = Indexer(store, self._cache)
+        self._cache = cache
+        self._indexer = Indexer(store, cache)
         self._crossover = crossover
         self._masked = masked
 
@@ -73,26 +74,17 @@ class MemoryService:
         self._backfill.wake()
 
     def settle(self, seconds: float) -> bool:
-        """Waits until what is pending now has been embedded or given up; False if that takes longer."""
-        return self._backfill.settle(seconds)
+        """Waits until what is pending now has been embedded or given up, and no graph is being built or added to.
 
-    def settle_index(self, seconds: float) -> bool:
-        """Waits until no graph is being built or added to; False if that takes longer."""
-        return self._indexer.settle(seconds)
-
-    @property
-    def graphs(self) -> int:
-        """Scopes in memory that are searched by a graph."""
-        return self._cache.graphs()
+        Returns:
+            False if that takes longer.
+        """
+        until = time.monotonic() + seconds
+        return self._backfill.settle(seconds) and self._indexer.settle(until - time.monotonic())
 
     @property
     def problem(self) -> str:
         return self._holder.problem if self._holder.configured else ""
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of vectors held in memory."""
-        return self._cache.held
 
     def counts(self, key: int) -> tuple[int, int]:
         """(entries that search can show, of these without a vector of the current embedder)."""
@@ -104,6 +96,7 @@ class MemoryService:
 
     def forget(self, key: int) -> None:
         self._cache.forget(key)
+        self._indexer.forget(key)
 
     def is_pending(self, stored: StoredEntry) -> bool:
         embedder = self._holder.embedder
@@ -123,7 +116,7 @@ class MemoryService:
     def search(self, session: Session, query: MemoryQuery) -> MemoryAnswer:
         query = check(query)
         if session.memory_dropped:
-            self._cache.forget(session.key)
+            self.forget(session.key)
             return MemoryAnswer((), scope_dropped=True)
         if self._holder.embedder is None and not self._store.memory_count(session.key, "")[0]:
             return MemoryAnswer(())

@@ -98,11 +98,11 @@ def memory_of(config: Config, store: Store, ring: Callable[[int], None]) -> Memo
     embedder = _embedder(config.memory)
 
     def make() -> MemoryService:
+        from foldline.memory.index import ScopeCache
         from foldline.memory.service import MemoryService
 
-        memory = MemoryService(
-            store, embedder, config.memory.cache_bytes, _count, ring, masked=_masked(config, store)
-        )  # fmt: skip
+        cache = ScopeCache(config.memory.cache_bytes)
+        memory = MemoryService(store, embedder, cache, _count, ring, masked=_masked(config, store))
         memory.start()
         return memory
 
