@@ -17,6 +17,7 @@ from foldline.server import app
 from foldline.v1 import admin_service_pb2, compaction_pb2, event_pb2, warning_pb2
 
 from tests.integration.host import Host
+from tests.integration.test_agent_tools import search
 from tests.integration.test_ahead import cross, near
 from tests.integration.test_ahead import settings as ahead_settings
 from tests.support.embeddings import FakeEmbeddings
@@ -249,6 +250,23 @@ def test_m8_a_slow_endpoint_holds_up_neither_appends_nor_answers(
         assert host.search("on we go").hits
         fake.gate.set()
         assert embedded(host)
+
+
+def test_m8_k5_a_tool_that_finds_nothing_says_that_memory_is_degraded(tmp_path: Path, fake: FakeEmbeddings) -> None:
+    """Why, as the RPC says it; and no more of it once memory is whole again."""
+    with running_server(tmp_path, settings(fake)) as client:
+        host = folded(client)
+        assert embedded(host)
+        assert "degraded" not in search(host, "walnut", before="2001-01-01")
+        fake.status = 500
+        nothing = search(host, "xylophone")
+        why = host.search("xylophone").degraded_reason
+        assert nothing.startswith("Nothing was found.")
+        assert why
+        assert nothing.endswith(f" Memory is degraded: {why}.")
+        fake.status = 0
+        assert until(lambda: not host.search("xylophone").degraded)
+        assert "degraded" not in search(host, "xylophone", before="2001-01-01")
 
 
 def test_xl17_another_width_embeds_anew_and_answers_meanwhile(tmp_path: Path, fake: FakeEmbeddings) -> None:

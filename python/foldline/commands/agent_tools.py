@@ -39,7 +39,7 @@ _AGENTS_OWN = (
 )  # fmt: skip
 """Refusals that the model can mend by calling otherwise."""
 
-_SHOWN_ID = 48
+_SHOWN_ID, _SHOWN_DEGRADED = 48, 160
 _SHOWN_WHY = 400
 """Characters of a reason: it may quote what the model wrote, and that is as long as it likes."""
 _UNIQUE_ID = re.compile(r"(.+)_(\d{1,18})(?:_\d+)?")
@@ -265,7 +265,9 @@ class _Call:
         if answer.scope_dropped:
             return ToolAnswer("The memory of this conversation was removed; there is nothing to search.")
         if not answer.hits:
-            return ToolAnswer("Nothing was found. What is still in view is not searched; else try other words.")
+            none = "Nothing was found. What is still in view is not searched; else try other words."
+            lacks = f" Memory is degraded: {_clipped(answer.degraded, _SHOWN_DEGRADED)}." if answer.degraded else ""
+            return ToolAnswer(f"{none}{lacks}")
         text = _hit(1, answer.hits[0])
         for number, hit in enumerate(answer.hits[1:], 2):
             longer = f"{text}\n\n{_hit(number, hit)}"
