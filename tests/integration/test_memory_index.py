@@ -233,7 +233,7 @@ class Tiring(HashedWords):
 def test_m8_a_graph_that_was_given_up_is_tried_again_once_the_embedder_is_back(
     make: Callable[..., Scope], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are the same, their vectors are not. Until then it is tried once, and once after all of it is forgotten."""
+    """The rows are the same, their vectors are not. Until then it is tried once, and once after it is forgotten."""
 
     def fails(*_: object) -> graph.Labels:
         raise RuntimeError("out of memory")

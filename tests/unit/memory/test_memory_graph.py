@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +172,84 @@ def test_xk4_a_graph_that_reaches_less_gives_less_and_raises_nothing(reach: int)
     if not reach:
         with pytest.raises(BrokenGraph, match="0 of 32"):
             graph.verify(vectors(100), np.arange(100, dtype=np.int32))
+
+
+class Failing:
+    """The library, where some calls fail midway: after part of the vectors, or before there is room for them."""
+
+    def __init__(self, index: object, fails: Iterator[int | None]) -> None:
+        self._index, self._fails = index, fails
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def add_items(self, vectors: np.ndarray, labels: np.ndarray, num_threads: int) -> None:
+        after = next(self._fails)
+        self._index.add_items(vectors[:after], labels[:after], num_threads=num_threads)  # type: ignore[attr-defined]
+        if after is not None:
+            raise RuntimeError("Not enough memory: addPoint failed to allocate linklist")
+
+
+@pytest.mark.parametrize("after", [0, 1, 30])
+def test_m3_what_could_not_be_added_names_no_other_vector(after: int) -> None:
+    """Neither a label that was given before the library failed, nor one that it had got to."""
+    graph, held = Graph(WIDTH), vectors(300)
+    first = graph.add(held[:100])
+    graph._index = Failing(graph._index, iter([after, *[None] * 20]))
+    with pytest.raises(RuntimeError, match="Not enough memory"):
+        graph.add(held[100:150])
+    others, again = graph.add(held[200:]), graph.add(held[100:200])
+    labels = np.concatenate([first, again, others])
+    assert len(set(labels.tolist())) == 300
+    for at, label in enumerate(labels.tolist()):
+        # What the library had got to is in it twice.
+        found, cosines = graph.nearest(held[at], 2)
+        assert cosines[found.tolist().index(label)] == pytest.approx(1, abs=1e-5)
+
+
+def test_m3_a_graph_that_could_not_grow_is_searched_as_before_and_grows_later() -> None:
+    graph, held = Graph(WIDTH, 1), vectors(2 * MIN_CAPACITY)
+    graph.add(held[:MIN_CAPACITY])
+
+    class NoRoom(Failing):
+        def resize_index(self, capacity: int) -> None:
+            raise RuntimeError("Not enough memory: resizeIndex failed to allocate base layer")
+
+    whole = graph._index
+    graph._index = NoRoom(whole, itertools.repeat(None))
+    size = graph.size
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="resizeIndex"):
+            graph.add(held[MIN_CAPACITY:])
+        assert graph.size == size
+    assert graph.count == MIN_CAPACITY
+    graph.verify(held[:MIN_CAPACITY], np.arange(MIN_CAPACITY, dtype=np.int32))
+    graph._index = whole
+    graph.verify(held[MIN_CAPACITY:], graph.add(held[MIN_CAPACITY:]))
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_m3_whatever_fails_each_label_is_of_one_vector(data: st.DataObject) -> None:
+    """M3: batches with copies, of which some fail after some of their vectors and come again."""
+    graph, pool = Graph(WIDTH), vectors(60)
+    fails = st.none() | st.integers(0, 20)
+    graph._index = Failing(graph._index, iter(lambda: data.draw(fails), object()))
+    label_of: dict[int, int] = {}
+    for batch in data.draw(st.lists(st.lists(st.integers(0, 59), min_size=1, max_size=20), max_size=8)):
+        try:
+            labels = graph.add(pool[batch])
+        except RuntimeError:
+            continue
+        for number, label in zip(batch, labels.tolist(), strict=True):
+            assert label_of.setdefault(number, label) == label
+    assert len(set(label_of.values())) == len(label_of)
+    number_of = {label: number for number, label in label_of.items()}
+    asked = pool[data.draw(st.integers(0, 59))]
+    found, cosines = graph.nearest(asked, graph.count)
+    for label, cosine in zip(found.tolist(), cosines.tolist(), strict=True):
+        if label in number_of:
+            assert cosine == pytest.approx(float(pool[number_of[label]] @ asked), abs=1e-5)
 
 
 @settings(max_examples=30)
