@@ -69,8 +69,8 @@ def test_xk4_a_graph_that_raises_is_logged_and_the_answer_is_whole(make: Make, m
 
 
 @pytest.mark.parametrize("by", [MemoryIndex.HNSW, MemoryIndex.AUTO])
-def test_xk5_a_scope_grows_beyond_what_its_index_was_made_for(make: Make, by: MemoryIndex) -> None:
-    """XK14: far over what an index is first made with."""
+def test_xk5_xk14_a_scope_grows_beyond_what_its_index_was_made_for(make: Make, by: MemoryIndex) -> None:
+    """Far over what an index is first made with."""
     scope = make(crossover=10)
     for _ in range(6):
         scope.grow(MIN_CAPACITY // 3)
@@ -94,7 +94,7 @@ def test_xk7_no_index_file_is_ever_read(make: Make) -> None:
 
 
 def test_xk8_searches_while_entries_come_in(make: Make) -> None:
-    """XK9: folds, embedding, a graph that grows and many who search, at once."""
+    """Folds, embedding, a graph that grows and many who search, at once."""
     scope = make()
     scope.grow(400)
     problems: list[BaseException] = []
@@ -117,6 +117,39 @@ def test_xk8_searches_while_entries_come_in(make: Make) -> None:
         thread.join(60)
     assert problems == []
     assert scope.recall(5) >= 0.98
+
+
+def test_xk9_vectors_are_looked_up_while_entries_come_in(make: Make) -> None:
+    """Those of a narrow filter, of the likely and of exact search; what is looked up is the entry's own."""
+    scope = make()
+    scope.grow(400)
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    def look_up(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            while not done.is_set():
+                at = int(random.integers(0, 400))
+                for by in (MemoryIndex.HNSW, MemoryIndex.EXACT):
+                    (hit,) = scope.ask(
+                        scope.texts[at], by, filter=MemoryFilter(first_offset=at + 1, last_offset=at + 1)
+                    ).hits
+                    assert (hit.entry.offset, hit.entry.text) == (at + 1, scope.texts[at])
+                    assert hit.semantic == pytest.approx(1, abs=1e-4)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=look_up, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        scope.grow(300)
+    done.set()
+    for thread in threads:
+        thread.join(60)
+    assert problems == []
+    assert scope.graphs > 0
 
 
 def test_xk10_rows_go_and_come_back_many_times(make: Make) -> None:

@@ -6,9 +6,11 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from foldline.v1 import (
+    compaction_service_pb2,
     event_pb2,
     memory_pb2,
     memory_service_pb2,
@@ -17,6 +19,8 @@ from foldline.v1 import (
 )
 
 from tests.integration.host import Host
+from tests.integration.test_ahead import Gate
+from tests.integration.test_ahead import settings as ahead_settings
 from tests.integration.test_folds import LONG, grown
 from tests.integration.test_memory_scope import drop, entries, places
 from tests.support.embeddings import FakeEmbeddings
@@ -63,8 +67,10 @@ def test_xl1_forgetting_one_leaves_the_others(client: Client, name: str, forget:
 
 
 @pytest.mark.parametrize("forget", [drop, delete], ids=["drop", "delete"])
-def test_xl2_what_is_forgotten_is_in_no_search_and_no_table(tmp_path: Path, forget: Callable[[Host], object]) -> None:
-    """XL6, XL9, XL10: neither text, nor vector, nor a word of the index; and no byte of it in any file."""
+def test_xl2_xl6_xl10_what_is_forgotten_is_in_no_search_no_table_and_no_file(
+    tmp_path: Path, forget: Callable[[Host], object]
+) -> None:
+    """Neither text, nor vector, nor a word of the index; the archive of a dropped scope stays, as is said."""
     with FakeEmbeddings() as fake:
         settings = {"memory.embedder": "openai", "memory.model": "m", "memory.base_url": fake.base_url}
         with running_server(tmp_path, settings) as client:
@@ -81,6 +87,37 @@ def test_xl2_what_is_forgotten_is_in_no_search_and_no_table(tmp_path: Path, forg
             if forget is delete:
                 assert until(lambda: not holding(tmp_path / "data", b"xylophon"), 10)
     assert forget is drop or not holding(tmp_path / "data", b"xylophon")
+
+
+@pytest.mark.parametrize("forget", [drop, delete], ids=["drop", "delete"])
+def test_xl9_a_vector_that_comes_for_what_is_gone_is_kept_by_nobody(
+    tmp_path: Path, forget: Callable[[Host], object]
+) -> None:
+    """What is forgotten while it is being embedded; and what has vectors of a model that was before."""
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def hold(answer: dict[str, Any]) -> dict[str, Any]:
+        if len(answer["data"]) > 1:
+            under_way.set()
+            assert go_on.wait(30)
+        return answer
+
+    with FakeEmbeddings() as fake:
+        settings = {"memory.embedder": "openai", "memory.model": "m", "memory.base_url": fake.base_url}
+        with running_server(tmp_path, settings) as client:
+            old, other = folded(client, "old", "xylophone"), folded(client, "other", "walnut")
+            assert until(lambda: all(host.get().totals.memory_pending == 0 for host in (old, other)), 20)
+        kept = stored(tmp_path)["memory_vector"] // 2
+        with running_server(tmp_path, {**settings, "memory.model": "another"}) as client:
+            fake.change = hold
+            host = folded(client, "s", "xylophone")
+            assert under_way.wait(20)
+            old.client = other.client = client
+            forget(old)
+            forget(host)
+            go_on.set()
+            assert until(lambda: other.get().totals.memory_pending == 0, 20)
+        assert stored(tmp_path)["memory_vector"] == stored(tmp_path)["memory_entry"] == kept
 
 
 def test_xl3_what_a_list_does_not_show_no_search_does(client: Client, name: str) -> None:
@@ -137,7 +174,7 @@ def test_xl7_every_way_of_forgetting_reaches_every_index(client: Client, name: s
 
 
 def test_xl11_a_retry_stores_nothing_twice(client: Client, name: str) -> None:
-    """XL12: neither rows nor what is made of them, however often and however fast it is asked again."""
+    """Neither rows nor what is made of them, however often and however fast it is asked again."""
     host = Host(client, name, auto_compact=False)
     said = [m for n in range(8) for m in (user(f"walnut {n} {LONG}"), assistant("yes"))]
     request = append(name, *said, request_id="1")
@@ -152,6 +189,27 @@ def test_xl11_a_retry_stores_nothing_twice(client: Client, name: str) -> None:
     found = places(host)
     assert len(found) == len(set(found)) == host.get().totals.memory_entries == first.memory_entries
     assert len([e for e in host.events() if e.kind == event_pb2.EVENT_KIND_COMPACTION_COMPLETED]) == 1
+
+
+def test_xl12_what_timed_out_and_is_asked_again_is_made_once(tmp_path: Path) -> None:
+    """The summary of the first is under way still, or was written in vain: one fold, and each entry once."""
+    gate = Gate()
+    with running_server(tmp_path, ahead_settings(tmp_path), summarizer=gate) as client:
+        host = Host(client, "s", auto_compact=False)
+        host.append(*(m for n in range(8) for m in (user(f"walnut {n} {LONG}"), assistant("yes"))))
+        request = compaction_service_pb2.CompactSessionRequest(session_id="s", request_id="fold")
+        gate.shut()
+        for _ in range(3):
+            late = refused(lambda: list(client.compaction.CompactSession(request, timeout=0.5)))
+            assert late.code in ("DEADLINE_EXCEEDED", "ABORTED")
+        assert places(host) == []
+        gate.go_on.set()
+        first, again = host.compact(request_id="fold"), host.compact(request_id="fold")
+        assert first == again
+        found = places(host)
+        assert len(found) == len(set(found)) == host.get().totals.memory_entries == first.memory_entries > 0
+        assert len([e for e in host.events() if e.kind == event_pb2.EVENT_KIND_COMPACTION_COMPLETED]) == 1
+        assert host.verify().ok
 
 
 def test_xl13_every_entry_says_which_row_it_is_of(client: Client, name: str) -> None:
@@ -184,8 +242,7 @@ def test_xl20_what_is_written_under_a_name_is_read_under_it(client: Client, sess
 
 
 @pytest.mark.parametrize("session_id", ["", "nobody", "*", "%", "xl21-%"])
-def test_xl21_no_scope_is_not_every_scope(client: Client, session_id: str) -> None:
-    """XL22"""
+def test_xl21_xl22_no_scope_is_not_every_scope(client: Client, session_id: str) -> None:
     if not client_knows(client, "xl21-one"):
         folded(client, "xl21-one", "walnut")
     for request, call in (

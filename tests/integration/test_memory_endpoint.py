@@ -269,8 +269,8 @@ def test_m8_k5_a_tool_that_finds_nothing_says_that_memory_is_degraded(tmp_path: 
         assert "degraded" not in search(host, "xylophone", before="2001-01-01")
 
 
-def test_xl17_another_width_embeds_anew_and_answers_meanwhile(tmp_path: Path, fake: FakeEmbeddings) -> None:
-    """XL18: degraded meanwhile, never empty, told when it begins and when it ends."""
+def test_xl17_xl18_another_width_embeds_anew_and_answers_meanwhile(tmp_path: Path, fake: FakeEmbeddings) -> None:
+    """Degraded meanwhile, never empty, told when it begins and when it ends."""
     with running_server(tmp_path, settings(fake)) as client:
         host = folded(client)
         assert embedded(host)
@@ -292,7 +292,9 @@ def test_xl17_another_width_embeds_anew_and_answers_meanwhile(tmp_path: Path, fa
         assert told(host)[1] == (0, 0, "memory is whole again")
 
 
-def test_embedding_mismatch_while_it_runs_is_the_same(tmp_path: Path, fake: FakeEmbeddings) -> None:
+def test_xl18_a_mismatch_while_it_runs_is_the_same_and_an_error_of_its_own(
+    tmp_path: Path, fake: FakeEmbeddings
+) -> None:
     """The model behind the endpoint became another between two calls."""
     with running_server(tmp_path, settings(fake)) as client:
         host = folded(client)

@@ -453,8 +453,7 @@ def test_m3_a_stop_while_a_graph_is_built_ends_soon(make: Callable[..., Scope]) 
     assert scope.recall(3) >= 0.98
 
 
-def test_m7_a_dropped_scope_gives_its_graph_back(make: Callable[..., Scope]) -> None:
-    """XL6"""
+def test_m7_xl6_a_dropped_scope_gives_its_graph_back(make: Callable[..., Scope]) -> None:
     scope = make()
     scope.grow(500)
     assert scope.cache.held > 0

@@ -43,8 +43,8 @@ def test_xk1_asking_for_more_than_there_is_gives_what_there_is(count: int, k: in
     assert len(set(found.tolist())) == len(found)
 
 
-def test_xk5_it_grows_beyond_what_it_was_made_for() -> None:
-    """XK14: also where nobody said how much will come."""
+def test_xk5_xk14_it_grows_beyond_what_it_was_made_for() -> None:
+    """Also where nobody said how much will come."""
     graph = Graph(WIDTH, 1)
     held = vectors(2 * MIN_CAPACITY + 100)
     labels = np.concatenate([graph.add(held[at : at + 300]) for at in range(0, len(held), 300)])
@@ -112,7 +112,7 @@ def test_what_was_there_before_gets_its_old_label() -> None:
 
 
 def test_xk8_searches_beside_adding_and_growing() -> None:
-    """XK9: each search sees a whole graph, and its own vectors in it."""
+    """Each search sees a whole graph, and its own vectors in it."""
     graph, held = Graph(WIDTH), vectors(4000)
     graph.add(held[:200])
     problems: list[BaseException] = []
