@@ -106,7 +106,7 @@ def test_l2_a_system_row_that_changes_while_a_fold_waits_for_its_summary_holds_n
 def test_l2_a_store_that_fails_where_a_summary_ends_gives_the_barrier_back(tmp_path: Path) -> None:
     gate = Gate()
     with running_server(tmp_path, settings(tmp_path), summarizer=gate) as client:
-        host = near(client, "l2-store", fold_wait=Duration(nanos=1))
+        host = near(client, "l2-store", fold_wait=Duration(nanos=1), cooldown=Duration())
         gate.shut()
         ready(host, gate)
         assert cross(host).fold_pending

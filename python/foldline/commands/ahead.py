@@ -182,7 +182,7 @@ def _pay(services: Services, live: LiveSession, mine: Ahead) -> None:
     draft = Draft(services, live)
     draft.session = account(services, draft.session, mine.fold.spent, now=draft.now, folded=False)
     mine.fold.spent.clear()
-    draft.commit()
+    draft.conclude()
 
 
 def take(
@@ -266,4 +266,4 @@ def _dropped(services: Services, live: LiveSession, mine: Ahead, why: str, *, us
         source=mine.attempt.source if mine.attempt else None, usage=written.summary.usage if written else None,
         message=why,
     )  # fmt: skip
-    draft.commit()
+    draft.conclude()

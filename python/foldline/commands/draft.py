@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import structlog
+
 from foldline import _core
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
@@ -21,6 +23,8 @@ from foldline.domain.rows import MEDIA, ModelRef, NewRow, Row, RowBody, UserRow,
 from foldline.domain.session import ClosedRun, Prepared, Session, SupersededRow
 from foldline.engine import appending, cadence
 from foldline.engine.factor import within
+
+log = structlog.get_logger(__name__)
 
 REVISION_KINDS = {kind: number for number, kind in enumerate(RevisionKind)}
 """The kind byte of the digest chain."""
@@ -221,19 +225,39 @@ class Draft:
         self.live.appended(self.rows)
         return events
 
+    def conclude(self) -> None:
+        """Commits how a fold has ended, or what it has cost, where nothing else changes (S5, C5, §13).
+
+        What the store refuses then, a full disk say, is owed: it holds in memory at once, so that the same source is
+        not paid for again, and the session's next commit writes it along.
+        """
+        try:
+            self.commit()
+        except FoldlineError as error:
+            self.live.session = self.session
+            self.live.owed = (*(self.live.owed or ()), *self.events)
+            # Nothing slow, as a traceback is, under the session's lock.
+            log.warning(
+                "the end of a fold is yet to be written", session_id=self.session.session_id, reason=error.reason,
+                cause=error.metadata.get("cause"),
+            )  # fmt: skip
+
 
 def commit(services: Services, live: LiveSession, batch: Batch) -> tuple[Event, ...]:
-    """Commits a batch; a session that another server changed is dropped from memory.
+    """Commits a batch, and what the session owes; a session that another server changed is dropped from memory.
 
     Raises:
         FoldlineError: REVISION_MISMATCH with both numbers (W3).
     """
+    if live.owed:
+        batch = replace(batch, events=(*live.owed, *batch.events))
     try:
         events = services.store.commit(batch)
     except RevisionConflict as conflict:
         live.stale = True
         live.stale_reason = mismatch(conflict.expected, conflict.actual)
         raise live.stale_reason from conflict
+    live.owed = None
     if events:
         services.bell.ring(live.session.key)
     return events

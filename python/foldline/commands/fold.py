@@ -23,6 +23,7 @@ from foldline.commands.sources import EXTERNAL
 from foldline.commands.summarizing import write
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
+from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import FoldScope, SummaryFailed
 from foldline.engine.planning import would_fit
 
@@ -228,3 +229,19 @@ def interrupted(services: Services) -> int:
             )  # fmt: skip
             draft.commit()
     return len(found)
+
+
+def write_owed(services: Services) -> None:
+    """Writes what the store refused at the ends of folds, of sessions that nobody calls meanwhile (S5, §13).
+
+    Raises:
+        FoldlineError: the store refuses still.
+    """
+    for tenant, session_id in services.sessions.owing():
+        try:
+            with services.sessions.use(tenant, session_id) as live, live.locked():
+                if live.owed is not None:
+                    Draft(services, live).commit()
+        except FoldlineError as error:
+            if error.reason not in (Reason.SESSION_NOT_FOUND, Reason.REVISION_MISMATCH):
+                raise

@@ -1,6 +1,7 @@
 """Sessions in memory: the last committed state, its ledger, and the lock under which both change.
 
-A live session is a cache of the store: it is changed only after a commit, and dropped when the store disagrees.
+A live session is a cache of the store: it is changed only after a commit, but for what it owes, and dropped when the
+store disagrees.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from foldline import _core
 from foldline.commands.fold_parts import FoldInProgress
 from foldline.domain.enums import RowKind
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.events import Event
 from foldline.domain.ports import Store, StoredRow
 from foldline.domain.rows import ProviderCompactionRow
 from foldline.domain.session import Session
@@ -41,6 +43,8 @@ class LiveSession:
         host_sizes: of the rows of the last list that the host of a HOST_OWNED session sent.
         native: offset of the active native item, 0 for none: a fold takes in the one before it (F8). ``native_item``
             is what was read of one.
+        owed: events of folds' ends that the store refused; it lacks what they, and maybe calls of sources, made of
+            ``session`` as well. None where it lacks nothing.
         stale: memory may differ from the store; the next caller loads the session again.
     """
 
@@ -52,6 +56,7 @@ class LiveSession:
         self.ahead_tried = (-1, 0)
         self.host_sizes: Sizes | None = None
         self.native_item: tuple[int, ProviderCompactionRow] | None = None
+        self.owed: tuple[Event, ...] | None = None
         self.stale_reason = FoldlineError(
             Reason.SESSION_NOT_FOUND, f"session {session.session_id} was deleted", session_id=session.session_id
         )
@@ -282,6 +287,11 @@ class Sessions:
                 self._slots.pop(key)
             self._evict()
 
+    def owing(self) -> list[tuple[str, str]]:
+        """(tenant, session id) of those that owe the store something."""
+        with self._lock:
+            return [key for key, slot in self._slots.items() if slot.live and slot.live.owed is not None]
+
     def forget(self, tenant: str, session_id: str) -> None:
         """Lets go of what was in memory under an id that has just become another session."""
         with self._lock:
@@ -300,7 +310,11 @@ class Sessions:
         surplus = len(self._slots) - self.capacity
         if surplus <= 0:
             return
-        # A summary that is ready was paid for and is in memory only: its session stays.
-        idle = [k for k, slot in self._slots.items() if slot.users == 0 and not (slot.live and slot.live.ahead)]
+        idle = [k for k, slot in self._slots.items() if slot.users == 0 and not (slot.live and _is_needed(slot.live))]
         for key in idle[:surplus]:
             del self._slots[key]
+
+
+def _is_needed(live: LiveSession) -> bool:
+    """Whether it holds what was paid for and is in memory only: a summary that is ready, or what is owed."""
+    return live.ahead is not None or live.owed is not None

@@ -258,6 +258,6 @@ def fail(
                 usage=last.usage, model=last.model,
                 message=detail, duration=time.monotonic() - attempt.started, cooldown_until=record.cooldown_until,
             )  # fmt: skip
-            draft.commit()
+            draft.conclude()
             attempt.fold.spent.clear()
     return FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=kind, detail=detail, checks=checks, error=error)

@@ -19,7 +19,7 @@ from foldline import _core, formats
 from foldline.access import AdminKeys
 from foldline.commands.bell import EventBell
 from foldline.commands.curators import Curators
-from foldline.commands.fold import interrupted
+from foldline.commands.fold import interrupted, write_owed
 from foldline.commands.host_owned.projections import expire_projections
 from foldline.commands.live import Sessions
 from foldline.commands.services import Services
@@ -189,6 +189,10 @@ class Server:
             self._waking.join()
         if is_made(self._memory):
             self._memory.stop()
+        try:
+            write_owed(self.services)
+        except FoldlineError as error:
+            log.error("the ends of folds are lost", reason=error.reason, exc_info=error)
         self.services.store.close()
         return ended
 
@@ -210,6 +214,7 @@ class Server:
             try:
                 self.services.store.ping()
                 self.readiness.set(STORE, True)
+                write_owed(self.services)
                 expire_projections(self.services)
                 if time.monotonic() - purged > PURGE_SECONDS:
                     self.services.store.purge()
