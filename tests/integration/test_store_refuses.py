@@ -21,6 +21,7 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tests.integration import hosted
 from tests.integration.host import SMALL, Host
@@ -293,6 +294,22 @@ def test_h3_a_fold_of_a_hosts_list_whose_end_the_store_refuses_cools_and_ends_on
         host.fold(manual=True)
         assert list(host.ends().values()) == [[kind], ["completed"]]
         assert host.verify().ok, host.verify().faults
+
+
+def test_a1_a_summary_ahead_of_need_whose_start_the_store_refuses_is_tried_anew(tmp_path: Path) -> None:
+    gate = Gate()
+    with running_server(tmp_path, settings(tmp_path), summarizer=gate) as client:
+        host = near(client, "s", min_progress=0.01)
+        with Full(tmp_path, "INSERT ON open_fold"), capture_logs() as logged:
+            for number in range(100, 104):
+                turn(host, number)
+                if until(lambda: any("given up" in entry["event"] for entry in logged), 0.3):
+                    break
+            else:
+                raise AssertionError("nothing was to be written ahead of need")
+        ready(host, gate)
+        assert cross(host, 200).fold.trigger == compaction_pb2.TRIGGER_BACKGROUND
+        assert ended_once(host)
 
 
 def test_a2_what_a_summary_ahead_of_need_cost_is_counted_once_where_the_store_refused_it(tmp_path: Path) -> None:

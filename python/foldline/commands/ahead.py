@@ -160,18 +160,18 @@ def _begin(services: Services, live: LiveSession, mine: Ahead) -> bool:
     """Plans on a snapshot and says in the log that a source is about to be called; False where there is no cause."""
     if live.ahead is not mine:
         return False
+    live.ahead = None  # Also where the store refuses the start: another boundary may try.
     draft = Draft(services, live)
     if mine.rewrites != draft.session.rewrites or live.fold is not None:
-        live.ahead = None
         return False
     attempt = planned_attempt(services, live, mine.request, draft, trigger=Trigger.BACKGROUND)
     if not isinstance(attempt, Attempt):
-        live.ahead = None
         return False
     mine.fold.fold_id = mine.fold_id = attempt.fold.fold_id
     attempt = replace(attempt, fold=mine.fold)
     start(draft, mine.request, attempt)
     mine.attempt = replace(attempt, session=live.session)
+    live.ahead = mine
     return True
 
 
