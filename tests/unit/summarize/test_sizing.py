@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from foldline.domain.changes import replace
-from foldline.domain.enums import FailureKind, Oversize, SourceBoundKind, TranscriptSource
+from foldline.domain.enums import FailureKind, Oversize, SourceBoundKind, SummarySource, TranscriptSource
 from foldline.domain.folding import SourceBound, SummaryFailed
 from foldline.domain.rows import (
     AssistantRow,
+    CompactionSummaryRow,
     ImageBlock,
     InjectedContextRow,
     ModelRef,
@@ -104,6 +106,27 @@ class TestTrim:
         with pytest.raises(SummaryFailed) as failed:
             trim(parts, 150, count)
         assert failed.value.kind is FailureKind.UNMEASURED_TRANSCRIPT
+
+
+CUT = ("openai", "openai_responses", "anthropic")
+"""The APIs that llama.cpp serves."""
+
+
+def cut(kind: str, given: int, wrote: int) -> dict[str, Any]:
+    """How llama.cpp tells of an answer that it cut off, at its window's end or at what it was asked for."""
+    said = summary_of("")
+    if kind == "openai":
+        usage = {"completion_tokens": wrote, "prompt_tokens": given, "total_tokens": given + wrote}
+        choice = {"finish_reason": "length", "index": 0, "message": {"role": "assistant", "content": said}}
+        return {"choices": [choice], "object": "chat.completion", "usage": usage}
+    if kind == "openai_responses":
+        usage = {"input_tokens": given, "output_tokens": wrote, "total_tokens": given + wrote}
+        text = {"type": "output_text", "text": said, "annotations": [], "logprobs": []}
+        item = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
+        return {"object": "response", "status": "completed", "output": [item], "usage": usage}
+    usage = {"cache_read_input_tokens": given - 1, "input_tokens": 1, "output_tokens": wrote}
+    content = [{"type": "text", "text": said}]
+    return {"type": "message", "role": "assistant", "stop_reason": "max_tokens", "content": content, "usage": usage}
 
 
 TEXTS = ["word ", "src/a/b.py:12 ", "ü€語", "\n", "x"]
@@ -238,6 +261,75 @@ class TestWindow:
         source.summarize(request)
         fourth = fake.received[4]
         assert 2 * (count(fourth.system) + count(fourth.user)) + fourth.most <= 4096
+
+    @pytest.mark.parametrize("kind", CUT)
+    def test_an_answer_that_filled_the_window_says_what_that_is(self, kind: str, fake: FakeProvider) -> None:
+        """S4, S7: llama.cpp ends it like one that took every token it was given; its Responses call it complete."""
+        source, request = summarizer(fake, kind), asking(self.LONG, window=8000, budget=600, factor=1.0)
+        fake.script = [Does(body=json.dumps(cut(kind, 1800, 248)).encode())]
+        failed = failure(source, request)
+        assert (failed.kind, failed.context_exceeded) == (FailureKind.SUMMARY_REJECTED, True)
+        assert failed.detail == "p ran into the end of its context window"
+        assert failed.usage is not None
+        assert (failed.usage.input_tokens, failed.usage.output_tokens) == (1800, 248)
+        source.summarize(request)
+        assert taken(fake)[1] <= 2048 < taken(fake)[0]
+
+    @pytest.mark.parametrize(("given", "wrote"), [(1800, 249), (1448, 600)], ids=["at-no-page", "all-it-was-given"])
+    @pytest.mark.parametrize("kind", CUT)
+    def test_an_answer_that_was_cut_off_elsewhere_says_nothing_of_the_window(
+        self, kind: str, given: int, wrote: int, fake: FakeProvider
+    ) -> None:
+        source, request = summarizer(fake, kind, max_output=600), asking(self.LONG, window=8000, factor=1.0)
+        fake.script = [Does(body=json.dumps(cut(kind, given, wrote)).encode())]
+        if kind == "openai_responses" and wrote < 600:
+            assert source.summarize(request).text
+        else:
+            failed = failure(source, request)
+            assert (failed.detail, failed.context_exceeded) == ("p stopped at its length limit", False)
+        source.summarize(request)
+        assert taken(fake)[1] > 2048
+
+    def test_openais_own_responses_are_taken_at_their_word(self, fake: FakeProvider) -> None:
+        body = {**cut("openai_responses", 1800, 248), "incomplete_details": None}
+        fake.script = [Does(body=json.dumps(body).encode())]
+        assert summarizer(fake, "openai_responses").summarize(asking(self.LONG, window=8000)).text
+
+    @pytest.mark.parametrize("budget", [256, 4096])
+    @pytest.mark.parametrize("window", [2048, 3000, 6000])
+    def test_a_small_window_is_shared_by_what_came_before_and_what_folds(
+        self, window: int, budget: int, fake: FakeProvider
+    ) -> None:
+        """S4, XB1: neither an earlier summary nor instructions nor what the user requires can crowd out the rows."""
+        required = [user(f"You must never touch file_{n}.py, whatever else happens in this project.") for n in range(9)]
+        earlier = as_row(summarize(rows(*filler(80)), budget=4000))
+        source = rows(*required, *filler(60), user("Now summarize src/parser/part_59.py."), says("Done with it."))
+        outcome = written(
+            fake, source, earlier=[earlier], instructions="Mind the tests. " * 900, window=window, budget=budget
+        )
+        assert taken(fake)[0] <= window
+        asked = fake.received[0].user
+        assert "Now summarize src/parser/part_59.py." in asked
+        assert "<earlier_summary" in asked
+        assert all(f"file_{n}.py" in outcome.text for n in range(9)) or budget == 256
+
+    @given(st.integers(900, 6000), st.integers(0, 6000), st.integers(0, 4000), st.integers(200, 5000))
+    @settings(max_examples=40, deadline=None)
+    def test_whatever_must_be_told_a_call_fits_or_is_not_made(
+        self, window: int, before: int, instructions: int, budget: int
+    ) -> None:
+        """S4: and a window that has room for the prompt and a little more always has room for a call."""
+        earlier = [CompactionSummaryRow("word " * before, "", source=SummarySource.PROVIDER)]
+        with FakeProvider() as fake:
+            try:
+                written(fake, self.LONG, earlier=earlier, instructions="mind " * instructions, window=window,
+                        budget=budget)  # fmt: skip
+            except SummaryFailed as failed:
+                assert (failed.context_exceeded, fake.calls) == (True, 0), failed.detail
+                assert window < 2048
+                return
+            (tokens,) = taken(fake)
+            assert tokens <= window
 
     @pytest.mark.parametrize("oversize", Oversize)
     @pytest.mark.parametrize("window", [3000, 5000, 9000, 20_000])

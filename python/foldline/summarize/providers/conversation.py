@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _TOO_LARGE = (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE)
 _READ_BYTES, _LOGGED_CHARS = 16_384, 400
+_PAGE = 256
+"""llama.cpp rounds its windows up to a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Conversation:
         answer = await self.answered(ask, most)
         if answer.ending is Ending.UNFINISHED:
             self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {answer.ending}")
-        ending = Ending.LENGTH if self._spent_all(answer, most) else answer.ending
+        ending = self._ending(ask, answer, most)
         if ending is not Ending.COMPLETE:
             full = ending is Ending.WINDOW
             self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {ending}", context_exceeded=full)
@@ -133,10 +135,23 @@ class Conversation:
             self.usage = used if self.usage is None else self.usage.plus(used)
         return answer
 
-    def _spent_all(self, answer: Answer, most: int) -> bool:
-        """Whether an answer called complete took every token it was given: llama.cpp's Responses do not say so."""
+    def _ending(self, ask: Ask, answer: Answer, most: int) -> Ending:
+        """How an answer ended, also where the server says less than that.
+
+        llama.cpp says of an answer that filled its window what it says of one that took every token it was given, and
+        its Responses call both complete. Windows are round there, so that the tokens tell (S7).
+        """
         used = self._judges.usage(self._endpoint.kind, answer.body)
-        return answer.ending is Ending.COMPLETE and used is not None and used.output_tokens == most
+        given, wrote = (used.input_tokens or 0, used.output_tokens or 0) if used is not None else (0, 0)
+        ending = answer.ending
+        if ending is Ending.COMPLETE and wrote == most:
+            return Ending.LENGTH
+        cut = ending is Ending.LENGTH or (ending is Ending.COMPLETE and answer.unsaid)
+        if cut and given and 0 < wrote < most and (given + wrote) % _PAGE == 0:
+            ending = Ending.WINDOW
+        if ending is Ending.WINDOW and given and wrote:
+            self._heard(ask, Refused(RefusalKind.CONTEXT_EXCEEDED, tokens=given, limit=given + wrote))
+        return ending
 
     def _wait(self, ask: Ask, failure: CallFailed, attempt: int) -> float:
         """Seconds until the call is made again.

@@ -33,12 +33,18 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said: the text channel alone, without reasoning. ``body`` is the whole response, for its usage."""
+    """What a model said: the text channel alone, without reasoning.
+
+    Attributes:
+        body: the whole response, for its usage.
+        unsaid: the server has no word for an answer that was cut off, and calls it complete.
+    """
 
     text: str
     ending: Ending
     body: Mapping[str, Any]
     reasoned: bool = False
+    unsaid: bool = False
 
 
 class CallFailed(Exception):

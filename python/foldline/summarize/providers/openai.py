@@ -112,4 +112,6 @@ def read_responses(body: Mapping[str, Any]) -> Answer:
         ending = Ending.TOOLS
     elif any(p.get("type") == "refusal" for p in parts):
         ending = Ending.REFUSED
-    return Answer(text, ending, body, any(item.get("type") == "reasoning" for item in items))
+    reasoned = any(item.get("type") == "reasoning" for item in items)
+    # The API's own responses always hold it, null or not; llama.cpp's never do.
+    return Answer(text, ending, body, reasoned, unsaid="incomplete_details" not in body)

@@ -61,15 +61,25 @@ class Task:
                 FailureKind.NOT_SMALLER,
                 f"the six headings do not fit in {source.room} tokens (budget {request.budget}, source {source.total})",
             )
-        self.most = max(1, min(most, max(min(request.budget, window // 2), window // 4)))
-        self._earlier = self._cut(_earlier(request, source.clean), int(window * _EARLIER_SHARE))
-        self._instructions = self._cut(source.clean(request.instructions), int(window * _INSTRUCTIONS_SHARE))
-        self._carried = tuple(c.text for c in source.durable)
+        # A small window is shared out by what the bare prompt leaves of it, a large one by itself.
+        self._window = window
+        bare = ask_for_summary("", _BOUND, _LARGE, earlier="-", part=(_LARGE, _LARGE))
+        free = window - self._tokens(bare)
+        self.most = max(1, min(most, max(min(request.budget, free // 2), window // 4)))
+        self._input, left = window - self.most, max(0, free - self.most)
+        self._instructions = self._cut(
+            source.clean(request.instructions), min(int(window * _INSTRUCTIONS_SHARE), left // 4)
+        )
+        carried = tuple(c.text for c in source.durable)
+        listed = sum(map(self.size, carried))
+        # They are put beside the summary whether or not the model is told of them.
+        self._carried = carried if listed <= left // 4 else ()
+        left -= self.size(self._instructions) + (listed if self._carried else 0)
+        self._earlier = self._cut(_earlier(request, source.clean), min(int(window * _EARLIER_SHARE), left // 2))
         frame = ask_for_summary(
             "", _BOUND, self.told, earlier=self._earlier, instructions=self._instructions, carried=self._carried,
             part=(_LARGE, _LARGE),
         )  # fmt: skip
-        self._window, self._input = window, window - self.most
         self.room = int((self._input - self._tokens(frame)) * _FILL)
         if self.room < _LEAST_ROOM:
             raise SummaryFailed(
