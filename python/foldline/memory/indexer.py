@@ -71,6 +71,7 @@ class Indexer:
             self._jobs = deque(job for job in self._jobs if job.scope.name[0] != key)
             for name in [name for name in self._given_up if name[0] == key]:
                 del self._given_up[name]
+            self._changed.notify_all()
 
     def stop(self) -> None:
         with self._changed:
