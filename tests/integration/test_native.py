@@ -514,6 +514,81 @@ def test_x1_only_folds_and_restores_move_an_item_and_none_is_pinned(world: World
     assert refused(world.client.session.PinRows, pin).reason == "SUMMARY_ROW_REFUSED"
 
 
+# What a plan foresees
+
+
+def planned(host: NativeHost, **fields: Any) -> compaction_service_pb2.PlanCompactionResponse:
+    fields.setdefault("shape", compaction_service_pb2.RequestShape(model=host.model))
+    request = compaction_service_pb2.PlanCompactionRequest(session_id=host.id, **fields)
+    return host.client.compaction.PlanCompaction(request)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_n1_a_plan_says_that_the_provider_itself_would_compact_and_for_how_much(world: World, way: str) -> None:
+    host = NativeHost(world.client, way).ready()
+    plan = planned(host).plan
+    assert not world.fake.received, "no call"
+    assert row_pb2.SummarySource.Name(plan.summary_source) == "SUMMARY_SOURCE_NATIVE"
+    assert (plan.model, plan.native_unavailable, plan.currency) == (host.model, "", "USD")
+    record = host.fold()
+    assert list(plan.discarded) == list(record.discarded)
+    # The prices of input and output, of as many tokens as fold and as a summary has at most.
+    assert plan.source_tokens * 2 <= plan.cost * 1e6 <= plan.source_tokens * 2 + plan.summary_budget_tokens * 8
+    assert plan.tokens_before // 2 < plan.source_tokens <= plan.tokens_before
+
+
+def test_n3_a_plan_says_who_writes_in_its_place_and_why(world: World) -> None:
+    host = NativeHost(world.client)
+    host.rows(row_pb2.Row(user=_said("Keep me."), pinned=True))
+    plan = planned(host.filled()).plan
+    assert row_pb2.SummarySource.Name(plan.summary_source) == "SUMMARY_SOURCE_PROVIDER"
+    assert (plan.model, plan.native_unavailable) == (host.model, "rows that stay stand before rows that fold")
+    assert not host.events(), "a plan warns nobody"
+    record = host.fold()
+    assert (source_of(record), record.model) == ("PROVIDER", plan.model)
+    change = session_service_pb2.UpdateSessionRequest(session_id=host.id)
+    change.policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_EXTRACTIVE
+    world.client.session.UpdateSession(change)
+    plan = planned(host.filled()).plan
+    assert row_pb2.SummarySource.Name(plan.summary_source) == "SUMMARY_SOURCE_EXTRACTIVE"
+    assert (plan.HasField("model"), plan.source_tokens, plan.HasField("cost"), plan.native_unavailable) == (
+        False, 0, False, "",
+    )  # fmt: skip
+
+
+def test_n3_what_was_learned_of_the_capability_is_foreseen(world: World) -> None:
+    host = NativeHost(world.client)
+    world.fake.script = [Does("not_found")]
+    assert source_of(host.filled().fold()) == "PROVIDER"
+    plan = planned(host.filled()).plan
+    assert row_pb2.SummarySource.Name(plan.summary_source) == "SUMMARY_SOURCE_PROVIDER"
+    assert "404" in plan.native_unavailable
+
+
+def test_n4_a_move_to_another_model_is_foreseen(world: World) -> None:
+    """The item alone is nothing that a manual fold would take; a request to another model is preceded by one."""
+    host = NativeHost(world.client, auto_compact=False).filled()
+    host.fold()
+    other = compaction_service_pb2.RequestShape(model=LOCAL)
+    check = compaction_service_pb2.CheckPressureRequest(session_id=host.id)
+    assert not world.client.compaction.CheckPressure(check).fold_due
+    check.shape.CopyFrom(other)
+    assert world.client.compaction.CheckPressure(check).fold_due
+    assert planned(host, shape=other).plan.source_tokens > 1_500, "the archived rows are read"
+    item, first, *_, last = host.offsets()
+    edit = session_service_pb2.EditRowsRequest(session_id=host.id, first_offset=first, last_offset=last)
+    world.client.session.EditRows(edit)
+    assert host.offsets() == [item]
+    assert planned(host).skip == compaction_pb2.SKIP_REASON_NOTHING_TO_FOLD
+    seen = planned(host, shape=other)
+    assert seen.skip == compaction_pb2.SKIP_REASON_UNSPECIFIED
+    assert [(r.first, r.last) for r in seen.plan.discarded] == [(item, item)]
+    assert seen.plan.source_tokens > 1_500
+    record = moved(host).fold
+    assert list(record.discarded) == list(seen.plan.discarded)
+    assert (record.summary_source, record.model) == (seen.plan.summary_source, seen.plan.model)
+
+
 # Where the provider itself does not write
 
 

@@ -26,6 +26,7 @@ FORMATS = {
     "local": (LOCAL, row_pb2.FORMAT_OPENAI_CHAT, openai_chat_faults),
 }
 ITEM, SUMMARY = "provider_compaction", "compaction_summary"
+NOTHING = compaction_pb2.SKIP_REASON_NOTHING_TO_FOLD
 EXPECTED = {"NOTHING_TO_FOLD", "SUMMARIZER_FAILED", "REWRITE_REJECTED", "RUN_NOT_OPEN", "RUN_ALREADY_OPEN"}
 
 
@@ -61,12 +62,16 @@ class Course:
         self.run += 1
         question = f"walnut-q{self.run} go on"
         self.said.append(question.split()[0])
+        shape = compaction_service_pb2.RequestShape(model=model)
+        check = compaction_service_pb2.CheckPressureRequest(session_id=self.host.id, shape=shape)
+        foreseen = self.world.client.compaction.CheckPressure(check)
         prepared = self.host.ask(f"r{self.run}", user(question), model=model, format=fmt, supersede_open_run=True)
         sent = json.loads(prepared.rendered_json)
         assert faults(sent) == []
         kinds = self.host.kinds()
         assert kinds.count(ITEM) <= 1
         left_out = any(w.code == warning_pb2.WARNING_CODE_NATIVE_ITEM_LEFT_OUT for w in prepared.warnings)
+        assert foreseen.fold_due == (prepared.HasField("fold") or left_out), "N4 is foreseen"
         if ITEM in kinds and not left_out:
             (item,) = [r.provider_compaction for r in self.host.active() if r.HasField(ITEM)]
             assert item.model == model
@@ -79,11 +84,24 @@ class Course:
         self.host.record(f"r{self.run}", outcome)
 
     def fold(self, does: str) -> None:
+        shape = compaction_service_pb2.RequestShape(model=FORMATS[self.way][0])
+        before = self.host.get().session.revision
+        request = compaction_service_pb2.PlanCompactionRequest(session_id=self.host.id, shape=shape)
+        planned = self.world.client.compaction.PlanCompaction(request)
+        assert self.host.get().session.revision == before
         self.world.fake.script = [Does(does)]
         try:
-            self.host.compact(shape=compaction_service_pb2.RequestShape(model=FORMATS[self.way][0]))
+            record = self.host.compact(shape=shape)
+        except grpc.RpcError as error:
+            assert (refusal_of(error).reason == "NOTHING_TO_FOLD") == (planned.skip == NOTHING) or does != "success"
+            raise
         finally:
             self.world.fake.script.clear()
+        plan = planned.plan
+        assert list(plan.discarded) == list(record.discarded)
+        if does == "success":
+            assert (plan.summary_source, plan.model) == (record.summary_source, record.model), (plan, record)
+        assert not plan.native_unavailable or record.summary_source != row_pb2.SUMMARY_SOURCE_NATIVE
 
     def restore(self, back: int) -> None:
         revision = max(1, self.host.get().session.revision - back)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foldline.commands.draft import Draft
 from foldline.commands.fold_parts import Attempt, FoldInProgress, FoldOutcome, FoldRequest, Progress, Written
@@ -13,7 +13,7 @@ from foldline.commands.live import LiveSession
 from foldline.commands.native import behind, items_of, native_model, obstacle
 from foldline.commands.services import Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.sources import EXTERNAL, PAID, in_its_place, is_external, summary_model, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, called_model, in_its_place, is_external, summary_model, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger, WarningCode
 from foldline.domain.folding import FoldPlan, Snapshot
@@ -65,21 +65,15 @@ def planned_attempt(
     calls = ledger.calls_of_rounds(rows, session.calls)
     inputs = replace(plan_inputs(services, session, request), rounds_only=rounds_only)
     if decision.restates:
-        planned = _restating(services, session, snapshot, rows, inputs)
+        planned = plan_of_restating(services, session, snapshot, rows, inputs)
     else:
         planned = plan(snapshot, analyze(snapshot), inputs, calls)
     if planned is None:
         return SkipReason.NOTHING_TO_FOLD
-    source = writer_of(
-        services, request.policy, planned.scope, session, background=trigger is Trigger.BACKGROUND
+    by_offset = {r.offset: r for r in rows}
+    source, unavailable = who_writes(
+        services, session, request, snapshot, planned, by_offset, background=trigger is Trigger.BACKGROUND
     )  # fmt: skip
-    unavailable = ""
-    if decision.restates:
-        source = in_its_place(services)
-    elif source is SummarySource.NATIVE:
-        by_offset = {r.offset: r for r in rows}
-        unavailable = obstacle(services, session, request, snapshot, planned, by_offset)
-        source = in_its_place(services) if unavailable else source
     vetoed = None if decision.restates else cadence.veto(
         planned, decision, session.cadence, request.policy, request.limits, tools_tokens=request.tools_tokens,
         now=draft.now, paid=source in PAID, external=source in EXTERNAL,
@@ -96,7 +90,7 @@ def planned_attempt(
         inputs=inputs,
         snapshot=snapshot,
         plan=planned,
-        rows={r.offset: r for r in rows},
+        rows=by_offset,
         stored={r.offset: r for r in stored},
         boundary=max(0, session.cadence.boundaries - 1),
         started=started,
@@ -106,7 +100,21 @@ def planned_attempt(
     )
 
 
-def _restating(
+def who_writes(
+    services: Services, session: Session, request: FoldRequest, snapshot: Snapshot, planned: FoldPlan,
+    rows: Mapping[int, Row], *, background: bool = False,
+) -> tuple[SummarySource, str]:  # fmt: skip
+    """Who is to write the summary of a plan (S2), and why not the provider itself, where policy asks for that (N3)."""
+    if request.decision.restates:
+        return in_its_place(services), ""
+    source = writer_of(services, request.policy, planned.scope, session, background=background)
+    if source is not SummarySource.NATIVE:
+        return source, ""
+    unavailable = obstacle(services, session, request, snapshot, planned, rows)
+    return (in_its_place(services) if unavailable else source), unavailable
+
+
+def plan_of_restating(
     services: Services, session: Session, snapshot: Snapshot, rows: Sequence[Row], inputs: PlanInputs
 ) -> FoldPlan | None:
     """N4: the plan of a fold that replaces native items alone; None where there are none by now."""
@@ -131,15 +139,18 @@ def start(draft: Draft, request: FoldRequest, attempt: Attempt) -> None:
         EventKind.COMPACTION_STARTED, fold_id=attempt.fold.fold_id, trigger=attempt.trigger,
         signals=request.decision.signals, source=attempt.source, run_id=run.run_id if run else "",
         rows=len(attempt.plan.source_rows), tokens=attempt.plan.transcript_tokens, bytes=draft.size()[1],
-        model=_writing_model(request, session, attempt.source),
+        model=writing_model(draft.services, request, session, attempt.source),
     )  # fmt: skip
     draft.commit()
 
 
-def _writing_model(request: FoldRequest, session: Session, source: SummarySource) -> ModelRef:
+def writing_model(services: Services, request: FoldRequest, session: Session, source: SummarySource) -> ModelRef:
+    """The model that a source calls; empty where it is none of ours."""
     if source is SummarySource.NATIVE:
         return native_model(request, session)
-    return summary_model(request, session) if source is SummarySource.PROVIDER else ModelRef()
+    if source is not SummarySource.PROVIDER:
+        return ModelRef()
+    return called_model(services, summary_model(request, session))
 
 
 def plan_inputs(services: Services, session: Session, request: FoldRequest) -> PlanInputs:

@@ -113,7 +113,7 @@ def obstacle(
         return "rows that stay stand before rows that fold"
     if not all(_same_way(item.body, route) for item in items_of(rows[o] for o in plan.discard)):
         return "an item of another model or way is among the rows"
-    tokens = int(_input_tokens(snapshot, plan) * snapshot.factor) + request.tools_tokens
+    tokens = call_tokens(snapshot, plan, request)
     window = services.model(model).ceiling
     if tokens >= window:
         return f"{tokens} tokens do not fit the call, whose window is {window}"
@@ -154,9 +154,10 @@ def _sent(snapshot: Snapshot, plan: FoldPlan) -> list[int]:
     return [r.offset for r in snapshot.rows if not r.superseded and (r.offset in gone or r.kind is RowKind.SYSTEM)]
 
 
-def _input_tokens(snapshot: Snapshot, plan: FoldPlan) -> int:
+def call_tokens(snapshot: Snapshot, plan: FoldPlan, request: FoldRequest) -> int:
+    """Estimate of what the provider is given to compact."""
     sent = set(_sent(snapshot, plan))
-    return sum(r.tokens for r in snapshot.rows if r.offset in sent)
+    return int(sum(r.tokens for r in snapshot.rows if r.offset in sent) * snapshot.factor) + request.tools_tokens
 
 
 def compact_natively(services: Services, request: FoldRequest, attempt: Attempt) -> SummaryResult:

@@ -17,6 +17,8 @@ EXTERNAL = frozenset({SummarySource.CURATOR, SummarySource.COMPACTOR})
 """Sources that are handed only the rows before the run (F5)."""
 WHAT_CAME_BEFORE = EXTERNAL | {SummarySource.NATIVE}
 """Sources that write of these rows alone: no provider's item can carry the ledger of an open run (F3)."""
+ROUNDS = (FoldScope.STAGE_2, FoldScope.COMBINED)
+"""Folds of the open run's rounds, which are the sidecar's own to fold (F5)."""
 PAID = EXTERNAL | {SummarySource.PROVIDER, SummarySource.NATIVE}
 """Sources whose calls cost money, or may: nobody tells what a curator or compactor does (C6)."""
 
@@ -66,7 +68,7 @@ def writer_of(
     """
     source = source_of(services, policy)
     own = source is SummarySource.NATIVE and session.ownership is Ownership.HOST_OWNED
-    if own or (source in WHAT_CAME_BEFORE and scope in (FoldScope.STAGE_2, FoldScope.COMBINED)):
+    if own or (source in WHAT_CAME_BEFORE and scope in ROUNDS):
         return in_its_place(services)
     if source is SummarySource.CURATOR:
         compacts = _connected(services, session, background=background) is CuratorRole.COMPACTOR
@@ -102,6 +104,12 @@ def order(services: Services, request: FoldRequest, source: SummarySource) -> li
 def handoff_follows(source: SummarySource, failure: SummaryFailed) -> bool:
     """S7: whether a failure of the provider's call is of the kind that the mechanical handoff is for."""
     return source is SummarySource.PROVIDER and failure.context_exceeded
+
+
+def called_model(services: Services, model: ModelRef) -> ModelRef:
+    """The model that the provider calls where this one is asked for (S2)."""
+    model_for = getattr(services.sources.provider, "model_for", None)
+    return model_for(model) if model_for is not None else model
 
 
 def summary_model(request: FoldRequest, session: Session) -> ModelRef:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from foldline.commands.check_pressure import Foreseen
 from foldline.commands.reply import Splice
 from foldline.domain.checkpoints import Checkpoint
 from foldline.domain.enums import (
@@ -15,11 +16,11 @@ from foldline.domain.enums import (
     SignalKind,
     SkipReason,
     SourceBoundKind,
-    SummarySource,
     Trigger,
 )
 from foldline.domain.events import BoundedResult, Event, Warning_
-from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, FoldScope, OffsetRange, to_ranges
+from foldline.domain.folding import CheckFailure, CompactionRecord, FoldScope, OffsetRange, to_ranges
+from foldline.domain.models import Usage
 from foldline.server.codec.basics import duration, enum_map, timestamp, wire_model, wire_usage, wire_warnings
 from foldline.server.codec.rows import SOURCES, wire_rows
 from foldline.v1 import checkpoint_pb2, compaction_pb2, event_pb2, policy_pb2, pressure_pb2, row_pb2
@@ -100,7 +101,8 @@ def wire_checkpoint(checkpoint: Checkpoint) -> checkpoint_pb2.Checkpoint:
     )
 
 
-def wire_plan(plan: FoldPlan) -> compaction_pb2.CompactionPlan:
+def wire_plan(fold: Foreseen) -> compaction_pb2.CompactionPlan:
+    plan, usage = fold.plan, fold.usage or Usage()
     return compaction_pb2.CompactionPlan(
         scope=SCOPES.wire(plan.scope),
         discarded=wire_ranges(to_ranges(plan.discard)),
@@ -110,8 +112,12 @@ def wire_plan(plan: FoldPlan) -> compaction_pb2.CompactionPlan:
         tokens_after=max(0, plan.transcript_tokens - plan.predicted_saving),
         summary_budget_tokens=plan.budget,
         predicted_saving_tokens=plan.predicted_saving,
-        summary_source=SOURCES.wire(SummarySource.EXTRACTIVE),
-        source_tokens=plan.discarded_tokens,
+        summary_source=SOURCES.wire(fold.source),
+        model=wire_model(fold.model) if fold.model.model else None,
+        source_tokens=usage.input_tokens or 0,
+        cost=usage.cost,
+        currency=usage.currency,
+        native_unavailable=fold.unavailable,
     )
 
 

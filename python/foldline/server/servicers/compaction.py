@@ -68,7 +68,7 @@ class CompactionServicer(HostedServicer, CheckpointServicer, rpc.CompactionServi
             layer(request.override),
         )  # fmt: skip
         return pb.PlanCompactionResponse(
-            plan=wire_plan(planned.plan) if planned.plan else None, pressure=wire_report(planned.report),
+            plan=wire_plan(planned.fold) if planned.fold else None, pressure=wire_report(planned.report),
             skip=SKIPS.wire(planned.skip), revision=planned.revision,
         )  # fmt: skip
 

@@ -207,7 +207,7 @@ class SqliteReads:
                 "SELECT digest, tokens, bytes, json IS NOT NULL FROM tools WHERE session_key = ? AND digest = ?",
                 (key, digest),
             ).fetchone()
-        return Tools(*found[:3], kept=bool(found[3])) if found else None
+        return Tools(found[0], found[1], found[2], bool(found[3])) if found else None
 
     def tools_json(self, key: int, digest: str) -> bytes | None:
         with self._reading() as db:

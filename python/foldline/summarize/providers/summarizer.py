@@ -104,6 +104,13 @@ class ProviderSummarizer:
         """By the writer's vocabulary or weighted bytes, whichever is more: the session's own may be either (V6)."""
         return max(self._judges.count(text, model), self._judges.count(text, ModelRef()))
 
+    def model_for(self, model: ModelRef) -> ModelRef:
+        """Who writes where this model is asked for: another provider's, where its own is not configured (S2)."""
+        try:
+            return self._chosen(model)[1]
+        except SummaryFailed:
+            return model
+
     def _chosen(self, model: ModelRef) -> tuple[Configured, ModelRef]:
         """S2: the provider that the model names; one that has a model of its own writes for all others."""
         named = self._providers.get(model.provider)
