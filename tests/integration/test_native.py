@@ -17,6 +17,7 @@ from foldline.v1 import (
     event_pb2,
     policy_pb2,
     row_pb2,
+    session_pb2,
     session_service_pb2,
     warning_pb2,
 )
@@ -741,17 +742,42 @@ def test_auto_stays_what_it_says_with_native_on(world: World) -> None:
     assert not world.compactions
 
 
-def test_hosts_that_keep_their_lists_get_texts(world: World) -> None:
-    """H2 knows a summary by its text or digest, and an item has neither."""
-    host = HostedHost(
-        world.client, "hosted-native", native={"enabled": True},
-        summary=policy_pb2.SummaryPolicy(source=NATIVE), min_progress=0.0,
-    )  # fmt: skip
+def test_h2_a_list_that_its_host_keeps_is_not_compacted_by_the_provider(world: World) -> None:
+    """H2 knows a summary by its text or digest, and an item has neither: wherever it is asked for, it is refused."""
+    native = policy_pb2.Policy(summary=policy_pb2.SummaryPolicy(source=NATIVE), native={"enabled": True})
+    new = session_service_pb2.CreateSessionRequest(
+        session_id="hosted-native", model=OPENAI, policy=native, ownership=session_pb2.OWNERSHIP_HOST_OWNED
+    )
+    host = HostedHost(world.client, "hosted", native={"enabled": True}, min_progress=0.0)
+    change = session_service_pb2.UpdateSessionRequest(session_id="hosted", policy=native)
     for n in range(12):
         host.add(hosted_user(LINE.format(n=n)), hosted_assistant(LINE.format(n=n + 500)))
-    answer = host.compact(manual=True)
-    assert source_of(answer.record) == "PROVIDER"
+    check = compaction_service_pb2.CheckPressureRequest(
+        session_id="hosted", transcript=host.transcript(), override=native
+    )
+    for refusal in (
+        refused(world.client.session.CreateSession, new), refused(world.client.session.UpdateSession, change),
+        refused(host.compact, manual=True, override=native), refused(world.client.compaction.CheckPressure, check),
+    ):  # fmt: skip
+        assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", "FIELD_VALIDATION")
+        assert refusal.metadata["field"] == "policy.summary.source"
+        assert "HOST_OWNED" in refusal.message
+    assert refused(host.client.session.GetSession, session_service_pb2.GetSessionRequest(session_id="hosted-native"))
+    assert not host.events()
+    assert source_of(host.compact(manual=True).record) == "PROVIDER", "the switch alone asks for nothing"
     assert not world.compactions
+
+
+def test_h2_a_server_whose_default_it_is_keeps_its_hosts_from_creating_such_lists_alone(tmp_path: Path) -> None:
+    """The session's own policy names another source."""
+    with world_of(tmp_path, {"policy.summary.source": "NATIVE", "policy.native.enabled": "true"}) as world:
+        new = session_service_pb2.CreateSessionRequest(
+            session_id="h", model=OPENAI, ownership=session_pb2.OWNERSHIP_HOST_OWNED
+        )
+        assert refused(world.client.session.CreateSession, new).metadata["field"] == "policy.summary.source"
+        new.policy.summary.source = policy_pb2.SUMMARY_SOURCE_POLICY_AUTO
+        world.client.session.CreateSession(new)
+        assert source_of(NativeHost(world.client).filled().fold()) == "NATIVE"
 
 
 def test_started_and_ended_events_name_the_model_that_compacts(world: World) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from foldline.domain.enums import Ownership
+from foldline.domain.enums import Ownership, SummarySourcePolicy
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.policy import Policy
 from foldline.domain.session import Session
 
 
@@ -24,6 +25,21 @@ def host_owned(session: Session) -> None:
         FoldlineError: FIELD_VALIDATION naming the ownership that is needed.
     """
     _require(session, Ownership.HOST_OWNED, "its transcript is kept here")
+
+
+def writable(ownership: Ownership, policy: Policy) -> None:
+    """Refuses the provider's own compaction for lists that their hosts keep: nothing would tell its items (H2, N2).
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION.
+    """
+    if ownership is Ownership.HOST_OWNED and policy.summary.source is SummarySourcePolicy.NATIVE:
+        raise FoldlineError(
+            Reason.FIELD_VALIDATION,
+            "policy.summary.source is NATIVE, and the session is HOST_OWNED: an item of a provider could not be told "
+            "in a list that its host keeps",
+            field="policy.summary.source", value=policy.summary.source, range="AUTO, CURATOR, PROVIDER or EXTRACTIVE",
+        )  # fmt: skip
 
 
 def _require(session: Session, wanted: Ownership, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from foldline.commands.fold_parts import FoldRequest
 from foldline.commands.services import Services
 from foldline.domain.curators import CuratorRole
-from foldline.domain.enums import Ownership, SummarySource, SummarySourcePolicy
+from foldline.domain.enums import SummarySource, SummarySourcePolicy
 from foldline.domain.folding import FoldScope, SummaryFailed
 from foldline.domain.policy import Policy
 from foldline.domain.rows import ModelRef
@@ -67,8 +67,7 @@ def writer_of(
     Where the policy says CURATOR, a compactor does that is connected while no curator is (S6, F12).
     """
     source = source_of(services, policy)
-    own = source is SummarySource.NATIVE and session.ownership is Ownership.HOST_OWNED
-    if own or (source in WHAT_CAME_BEFORE and scope in ROUNDS):
+    if source in WHAT_CAME_BEFORE and scope in ROUNDS:
         return in_its_place(services)
     if source is SummarySource.CURATOR:
         compacts = _connected(services, session, background=background) is CuratorRole.COMPACTOR
