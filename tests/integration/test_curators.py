@@ -392,7 +392,12 @@ class TestChoosing:
             curator.send(register={"role": curator_pb2.CURATOR_ROLE_CURATOR, "tenant": "acme"})
             error = curator.ended()
             assert error is not None
-            assert server.refusal_of(error).reason == "TENANT_DENIED"
+            refusal = server.refusal_of(error)
+            assert (refusal.code, refusal.reason, refusal.metadata["tenant"]) == (
+                "PERMISSION_DENIED", "TENANT_DENIED", "acme",
+            )  # fmt: skip
+            assert not any(m.HasField("registered") for m in curator.heard)
+            assert refused(near(client, "s", summary=sourced()).compact).reason == "CURATOR_UNAVAILABLE"
 
     @pytest.mark.parametrize("opted", [False, True])
     def test_a4_it_is_asked_ahead_of_need_only_if_it_opted_in(self, client: Client, opted: bool) -> None:

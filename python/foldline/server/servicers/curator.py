@@ -58,7 +58,10 @@ def serve(services: Services, settings: Settings, requests: Iterator[pb.CurateRe
         raise invalid(str(kind), "", "register", "the first message of a stream registers its host")
     curators, tenant = services.curators, first.register.tenant
     if tenant:  # There are no keys of tenants yet: every caller's own is the one without a name.
-        raise FoldlineError(Reason.TENANT_DENIED, f"the key does not belong to tenant {tenant}", tenant=tenant)
+        raise FoldlineError(
+            Reason.TENANT_DENIED, f"no key was given that belongs to tenant {tenant}: register without a tenant",
+            tenant=tenant,
+        )  # fmt: skip
     outbox = _Outbox(stream, curators, min(CHUNK_BYTES, settings.max_message_bytes - _ENVELOPE))
     outbox.host = host = curators.connect(registration_of(first.register, tenant), outbox)
     stream.busy = lambda: curators.is_busy(host)
