@@ -596,6 +596,44 @@ class TestStreams:
                 assert error.code() is grpc.StatusCode.UNAVAILABLE
                 assert stopping.result(20)
 
+    @pytest.mark.parametrize("ask", ["compact", "checkpoint"])
+    def test_s6_a_manual_fold_that_a_stop_cuts_off_may_be_called_again(self, tmp_path: Path, ask: str) -> None:
+        """W7: UNAVAILABLE, which is retried blindly; the session is untouched, and the log has one end of the fold."""
+        with serving(tmp_path, **{"server.drain_grace": 1}) as (client, served):
+            host = near(client, "s", summary=sourced(), checkpoints={"enabled": True})
+            with Curator(client) as curator, ThreadPoolExecutor(2) as pool:
+                save = compaction_service_pb2.SaveCheckpointRequest(session_id="s", description="so far")
+                call = host.compact if ask == "compact" else lambda: client.compaction.SaveCheckpoint(save)
+                fold = pool.submit(call)
+                curator.task()
+                second = client.compaction.CompactSession(compaction_service_pb2.CompactSessionRequest(session_id="s"))
+                assert next(second).progress.joined
+                joined = pool.submit(list, second)
+                served.stop()
+                for asked in (fold, joined):
+                    refusal = refusal_of(asked)
+                    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "NOT_READY")
+                    assert refusal.metadata["component"] == "server"
+                    assert refusal.retry_seconds
+        with serving(tmp_path) as (client, served):
+            host = host_on(client, host)
+            assert failures(host) == ["INTERRUPTED"]
+            assert untouched(host)
+            with Curator(client).serving(lambda task: TEXT):
+                assert host.compact().fold_id
+
+    def test_a5_a_request_that_waits_for_a_fold_goes_out_unfolded_when_the_server_stops(self, tmp_path: Path) -> None:
+        with serving(tmp_path, **{"server.drain_grace": 1}) as (client, served):
+            host = near(client, "s", summary=sourced())
+            host.append(*(m for n in range(9) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n)))))
+            with Curator(client) as curator, ThreadPoolExecutor(1) as pool:
+                due = pool.submit(host.prepare, "due", user("And now?"))
+                curator.task()
+                served.stop()
+                prepared = due.result(10)
+                assert prepared.action == SEND
+                assert prepared.fold_pending or prepared.failure == compaction_pb2.FAILURE_KIND_INTERRUPTED
+
     def test_s6_a_server_that_stops_ends_the_fold_and_nobody_cools(self, tmp_path: Path) -> None:
         with serving(tmp_path, **{"server.drain_grace": 0.2}) as (client, served):
             host = near(client, "s", summary=sourced(), fold_wait=Duration(nanos=50_000_000))

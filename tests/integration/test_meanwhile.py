@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from tests.integration.host import SMALL, Host
 from tests.integration.test_boundaries import LONG, codes
 from tests.integration.test_rewrites import Slow, long_session, slow
 from tests.support.requests import assistant, calls, raw, result, user
-from tests.support.server import Client, refused, running_server
+from tests.support.server import Client, refused, running_server, started
 
 __all__ = ["slow"]
+
+COMPLETED, FAILED = event_pb2.EVENT_KIND_COMPACTION_COMPLETED, event_pb2.EVENT_KIND_COMPACTION_FAILED
 
 
 def asked(host: Host, run_id: str, text: str) -> compaction_service_pb2.PrepareRequestRequest:
@@ -183,3 +185,36 @@ def test_v3_a_run_that_continues_one_whose_request_has_folded_can_fold(client: C
     assert host.compact().scope == compaction_pb2.FOLD_SCOPE_STAGE_2
     assert host.offsets()[-2:] == newest
     assert host.verify().ok
+
+
+@pytest.mark.parametrize("summary_ends", [True, False])
+def test_w7_a_manual_fold_that_a_stop_cuts_off_may_be_called_again(tmp_path: Path, summary_ends: bool) -> None:
+    """UNAVAILABLE, whether or not the source ends by then; the fold has one end, and a repeat makes it or finds it."""
+    source = Slow()
+    with started(tmp_path, {"server.drain_grace": 1}, source) as server, Client(server.addresses[0]) as client:
+        server.ready()
+        host = long_session(client, "s")
+        before = host.offsets()
+        with ThreadPoolExecutor(1) as pool:
+            fold = pool.submit(refused, host.compact, request_id="q")
+            assert source.started.wait(10)
+            stopping = on_a_thread(server.stop)
+            refusal = fold.result(10)
+            if summary_ends:
+                source.go_on.set()
+            stopping.join()
+            source.go_on.set()
+        assert (refusal.code, refusal.reason, refusal.metadata["component"]) == ("UNAVAILABLE", "NOT_READY", "server")
+    with running_server(tmp_path) as client:
+        host = Host.of(client, "s")
+        ends = [e.kind for e in host.events() if e.kind in (COMPLETED, FAILED)]
+        assert len(ends) == 1
+        assert (host.offsets() == before) == (ends == [FAILED])
+        assert host.compact(request_id="q").fold_id
+        assert host.verify().ok
+
+
+def on_a_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread

@@ -14,6 +14,7 @@ from foldline.commands.live import LiveSession
 from foldline.commands.measuring import RequestShape
 from foldline.commands.ownership import sidecar_owned
 from foldline.commands.services import Caller, Services
+from foldline.commands.workers import stops
 from foldline.domain.enums import FailureKind
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import CompactionRecord
@@ -50,8 +51,8 @@ def compact_session(
 
     Raises:
         FoldlineError: SESSION_NOT_FOUND, TOOLS_UNKNOWN, NOTHING_TO_FOLD, FOLD_IN_PROGRESS when the deadline comes
-            before a running fold ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks. The transcript is then
-            as it was.
+            before a running fold ends, SUMMARIZER_FAILED, REWRITE_REJECTED naming the checks, NOT_READY where the
+            server stops. The transcript is then as it was.
     """
     with services.sessions.use(caller.tenant, compact.session_id) as live:
         while True:
@@ -100,5 +101,7 @@ def refusal_of(outcome: FoldOutcome) -> FoldlineError:
             skip=outcome.skip or "",
         )  # fmt: skip
     checks = ",".join(dict.fromkeys(c.rule for c in outcome.checks))
+    if outcome.failure is FailureKind.INTERRUPTED:
+        return stops()
     reason = _REASONS.get(outcome.failure, Reason.INTERNAL)
     return FoldlineError(reason, f"the fold failed: {outcome.detail}", failure=outcome.failure, checks=checks)

@@ -21,6 +21,7 @@ from foldline.commands.proving import fail, finish
 from foldline.commands.services import ANSWER_SECONDS, Services
 from foldline.commands.sources import EXTERNAL
 from foldline.commands.summarizing import write
+from foldline.commands.workers import stops
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
 from foldline.domain.errors import FoldlineError, Reason
@@ -47,17 +48,17 @@ def run_fold(
     with live.locked():
         if live.fold is not None:
             request.progress(Progress("waiting", live.fold.fold_id))
-            return _await(live, live.fold, request, wait, until, joined=True)
+            return _await(services, live, live.fold, request, wait, until, joined=True)
         ready = ahead.take(services, live, request, lambda fold, found: _go_on(services, live, request, fold, found))
         if isinstance(ready, FoldOutcome):
             return ready
         if isinstance(ready, FoldInProgress):
-            return _await(live, ready, request, wait, until)
+            return _await(services, live, ready, request, wait, until)
         begun = begin(services, live, request, ready=ready)
         if isinstance(begun, FoldOutcome):
             return begun
         carry_out(services, live, request, begun)
-        return _await(live, begun.fold, request, wait, until)
+        return _await(services, live, begun.fold, request, wait, until)
 
 
 def _patience(request: FoldRequest, left: float | None, until: float | None, *, joined: bool) -> float | None:
@@ -185,7 +186,7 @@ def _second(
 
 
 def _await(
-    live: LiveSession, fold: FoldInProgress, request: FoldRequest, wait: Callable[[], float | None],
+    services: Services, live: LiveSession, fold: FoldInProgress, request: FoldRequest, wait: Callable[[], float | None],
     until: float | None, *, joined: bool = False,
 ) -> FoldOutcome:  # fmt: skip
     """Waits for a fold, as long as its caller can. A second caller joins the running one and is told so (L2)."""
@@ -193,6 +194,10 @@ def _await(
         if live.stale:
             raise live.stale_reason
         patience = _patience(request, wait(), until, joined=joined)
+        if services.workers.ending.is_set():
+            if request.decision.trigger in _MANUAL:
+                raise stops()
+            patience = 0.0
         if patience is not None and patience <= 0:
             return FoldOutcome(pending=fold, joined=joined)
         live.lock.wait(patience)

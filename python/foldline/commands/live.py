@@ -292,6 +292,14 @@ class Sessions:
         with self._lock:
             return [key for key, slot in self._slots.items() if slot.live and slot.live.owed is not None]
 
+    def wake(self) -> None:
+        """Has everybody who waits for something of a session look again."""
+        with self._lock:
+            found = [slot.live for slot in self._slots.values() if slot.users and slot.live is not None]
+        for live in found:
+            with live.lock:
+                live.lock.notify_all()
+
     def forget(self, tenant: str, session_id: str) -> None:
         """Lets go of what was in memory under an id that has just become another session."""
         with self._lock:

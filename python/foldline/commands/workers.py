@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import structlog
 
+from foldline.domain.errors import FoldlineError, Reason
+
 log = structlog.get_logger(__name__)
 
 LOCAL_THREADS, PAID_THREADS = 1, 32
@@ -18,11 +20,11 @@ class Workers:
     """Runs folds; one that a caller waits for starts at once, one ahead of need when there is a thread.
 
     Threads are daemons: a source that takes a minute must not hold up the end of the process, and what it writes then
-    is void anyway. ``stopping`` is set when the server stops.
+    is void anyway. ``stopping`` is set when the server stops, ``ending`` before the calls that wait are cut off.
     """
 
     def __init__(self) -> None:
-        self.stopping = threading.Event()
+        self.stopping, self.ending = threading.Event(), threading.Event()
         self._running: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._most = {False: LOCAL_THREADS, True: PAID_THREADS}
@@ -78,6 +80,12 @@ class Workers:
             running = list(self._running)
         for thread in running:
             thread.join(seconds / max(1, len(running)))
+
+
+def stops() -> FoldlineError:
+    """What a caller is told that waited for a fold which the server's end cuts off."""
+    message = "the server stops before the fold has ended; the session is as it was, or as the fold leaves it"
+    return FoldlineError(Reason.NOT_READY, message, component="server")
 
 
 def _logged(work: Callable[[], None]) -> None:

@@ -52,6 +52,8 @@ _TAKEN_BEYOND_LIMIT = 4
 PING_SECONDS = 5.0
 PURGE_SECONDS = 3600.0
 
+_ANSWER = 0.5
+"""Seconds of the grace in which calls that wait for a fold are answered."""
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", 1024),
@@ -180,7 +182,13 @@ class Server:
         if delay:
             time.sleep(delay)
         self.services.bell.wake()
-        self._grpc.stop(grace).wait()
+        stopped = self._grpc.stop(grace)
+        if not stopped.wait(grace - min(_ANSWER, grace / 2)):
+            # Who still waits for a fold is told so, instead of being cut off without a reason.
+            self.services.workers.ending.set()
+            self.services.curators.stop()
+            self.services.sessions.wake()
+            stopped.wait()
         ended = _until(lambda: self.pools.busy() == 0, 1.0)
         self.pools.shutdown()
         self.services.curators.stop()
