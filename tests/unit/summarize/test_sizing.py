@@ -257,7 +257,9 @@ class TestWindow:
         assert len(fake.received[2].user) < 0.8 * first
         error = {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096}
         fake.script = [Does("context_exceeded", body=json.dumps({"error": error}).encode())]
-        assert failure(source, request).context_exceeded
+        failed = failure(source, request)
+        assert failed.context_exceeded
+        assert "it has 5000 tokens, there is room for 4096 tokens" in failed.detail, "XB10: both numbers"
         source.summarize(request)
         fourth = fake.received[4]
         assert 2 * (count(fourth.system) + count(fourth.user)) + fourth.most <= 4096

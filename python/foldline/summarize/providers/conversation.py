@@ -171,8 +171,8 @@ class Conversation:
         if kind in _TOO_LARGE or too_large:
             self._heard(ask, refused)
             self.fail(
-                FailureKind.SUMMARIZER_FAILED, f"{self._name} refused the summary's input for its size",
-                context_exceeded=True,
+                FailureKind.SUMMARIZER_FAILED,
+                f"{self._name} refused the summary's input for its size{_numbers(refused)}", context_exceeded=True,
             )  # fmt: skip
         again = failure.again or kind in (RefusalKind.RATE_LIMITED, RefusalKind.OVERLOADED)
         wait = self._backoff * 2**attempt if later is None else later
@@ -189,6 +189,15 @@ class Conversation:
             kind, detail, retry_after, model=self._model if self.called else ModelRef(), usage=self.usage,
             context_exceeded=context_exceeded,
         ) from None  # fmt: skip
+
+
+def _numbers(refused: Refused) -> str:
+    """The numbers that a refusal named, which say whether the window or the input is not what it was taken for."""
+    named = [
+        f"{name} {number} tokens" for name, number in (("it has", refused.tokens), ("there is room for", refused.limit))
+        if number is not None
+    ]  # fmt: skip
+    return f": {', '.join(named)}" if named else ""
 
 
 async def _unopened(model: str, ask: Ask, most: int) -> Answer:
