@@ -237,6 +237,37 @@ class TestNobody:
         assert failures(host) == ["CURATOR_UNAVAILABLE"] * 2
         assert untouched(host)
 
+    def test_c5_one_that_comes_is_asked_at_once_and_nobody_is_asked_in_vain_meanwhile(self, client: Client) -> None:
+        """C5, C6: the cooldown of one that is not there ends when it comes, and nothing was spent on it."""
+        host = near(client, "s", summary=sourced(), max_paid_folds_per_hour=1)
+        assert until_due(host).skip == compaction_pb2.SKIP_REASON_ATTEMPT_FAILED
+        for number in range(4):
+            assert host.turn(f"alone-{number}", LINE, LINE).skip == compaction_pb2.SKIP_REASON_COOLDOWN
+        assert len(events(host, "COMPACTION_STARTED")) == 1
+        assert len(events(host, "COMPACTION_SKIPPED")) == 1
+        with Curator(client, labels={"team": "blue"}):
+            assert host.turn("other", LINE, LINE).skip == compaction_pb2.SKIP_REASON_COOLDOWN, "it is not the session's"
+        with Curator(client).serving(lambda task: TEXT):
+            check = compaction_service_pb2.CheckPressureRequest(session_id="s")
+            assert client.compaction.CheckPressure(check).fold_due
+            assert host.turn("now", LINE, LINE).action == compaction_pb2.ACTION_SEND_FOLDED
+        assert not host.get().cadence.HasField("cooldown_until")
+
+    def test_c5_one_that_was_lost_with_its_task_cools_though_it_comes_back(
+        self, brief: tuple[Client, app.Server]
+    ) -> None:
+        """It may be the task that it dies of."""
+        client, _ = brief
+        host = near(client, "s", summary=sourced())
+        with ThreadPoolExecutor(1) as pool:
+            with Curator(client) as curator:
+                due = pool.submit(until_due, host)
+                curator.task()
+            assert due.result(20).skip == compaction_pb2.SKIP_REASON_ATTEMPT_FAILED
+        with Curator(client).serving(lambda task: TEXT):
+            assert host.turn("again", LINE, LINE).skip == compaction_pb2.SKIP_REASON_COOLDOWN
+        assert failures(host) == ["CURATOR_UNAVAILABLE"]
+
     def test_s6_its_failure_is_told_and_cools_for_as_long_as_it_asks(self, client: Client) -> None:
         host = near(client, "s", summary=sourced(on_failure=self.NEXT))
         with Curator(client) as curator, ThreadPoolExecutor(1) as pool:

@@ -15,7 +15,7 @@ from foldline.commands.ownership import sidecar_owned
 from foldline.commands.reply import Reply, host_exact
 from foldline.commands.services import Caller, Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.sources import EXTERNAL, PAID, ROUNDS, is_external, is_paid, source_of
+from foldline.commands.sources import EXTERNAL, PAID, ROUNDS, awake, is_external, is_paid, source_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import SkipReason, SummarySource, Trigger
 from foldline.domain.folding import FoldPlan
@@ -65,7 +65,7 @@ def check_pressure(
         with live.locked():
             sidecar_owned(live.session)
             pressure = pressure_of(services, live, shape, override, known_revision=known_revision)
-            session, offsets = live.session, live.offsets()
+            session, offsets = awake(services, pressure.policy, live.session), live.offsets()
             restates = _restates(services, live, shape)
         if restates:
             return replace(pressure, decision=cadence.restating(pressure.decision))
@@ -85,6 +85,7 @@ def pressure_of(
     session = live.session
     info = services.model(shape.model if shape.model.model else session.model)
     policy = services.policy(session, override).policy
+    session = awake(services, policy, session)
     limits = limits_of(policy, info, shape.output_reserve_tokens)
     tools, _ = tools_of(services, session, shape)
     exact = host_exact(services, live, Reply(known_revision=known_revision), shape)
@@ -150,7 +151,7 @@ def plan_compaction(
             shape = shape_of_last(services, live.session, shape)
             pressure = pressure_of(services, live, shape, override, manual=True)
             due = pressure_of(services, live, shape, override).decision
-            session, offsets = live.session, live.offsets()
+            session, offsets = awake(services, pressure.policy, live.session), live.offsets()
             restates = _restates(services, live, shape)
         planner = _Planner(services, session, offsets, pressure, shape)
         fold = planner.foreseen(pressure.decision)

@@ -192,7 +192,7 @@ class Curators:
             detail = f"no {name} is connected that takes this session's tasks"
             if task.attempt:
                 detail = f"the {name} was lost, and no other is connected that takes this session's tasks"
-            raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, detail)
+            raise SummaryFailed(FailureKind.CURATOR_UNAVAILABLE, detail, absent=not task.attempt)
 
     def _takers(self, task: _Task) -> Iterator[Host]:
         work = task.work

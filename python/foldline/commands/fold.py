@@ -162,7 +162,10 @@ def have_written(
                 return fail(services, live, request, attempt, FailureKind.CANCELLED, reason.message, error=reason)
             return settle(written)
     except SummaryFailed as error:
-        return fail(services, live, request, attempt, error.kind, error.detail, retry_after=error.retry_after)
+        return fail(
+            services, live, request, attempt, error.kind, error.detail, retry_after=error.retry_after,
+            absent=error.absent,
+        )  # fmt: skip
     except BaseException as error:  # A panic of the core is no Exception; it ends the attempt all the same.
         if not services.workers.stopping.is_set():
             log.error("a fold failed", fold_id=attempt.fold.fold_id, exc_info=error)

@@ -36,7 +36,7 @@ from foldline.commands.reply import (
 )
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
-from foldline.commands.sources import is_compacted, is_external, is_paid
+from foldline.commands.sources import awake, is_compacted, is_external, is_paid
 from foldline.domain.changes import replace
 from foldline.domain.enums import (
     Action,
@@ -299,6 +299,7 @@ def _boundary(
         draft.know_tools(tools, json)
     if wire != session.wire:
         draft.session = replace(draft.session, wire=wire)
+    draft.session = awake(services, policy, draft.session)
     entered = seen.entered if seen else _Entered()
     return _Boundary(request, policy, limits, tools, entered, list(warnings))
 

@@ -235,6 +235,7 @@ def _kind_of_failure(failures: tuple[CheckFailure, ...]) -> FailureKind:
 def fail(
     services: Services, live: LiveSession, request: FoldRequest, attempt: Attempt, kind: FailureKind, detail: str, *,
     checks: tuple[CheckFailure, ...] = (), retry_after: float | None = None, error: BaseException | None = None,
+    absent: bool = False,
 ) -> FoldOutcome:  # fmt: skip
     """Ends an attempt in the log; the transcript is as it was (C5, §7). What it cost is counted all the same (S5)."""
     trigger = attempt.trigger
@@ -246,7 +247,7 @@ def fail(
             if kind is not FailureKind.INTERRUPTED:  # Nobody failed: as after a crash, the next boundary may try.
                 record = cadence.attempt_failed(
                     record, now=draft.now, policy=request.policy, trigger=trigger, retry_after=retry_after,
-                    only_not_smaller=kind is FailureKind.NOT_SMALLER,
+                    only_not_smaller=kind is FailureKind.NOT_SMALLER, absent=absent,
                 )  # fmt: skip
             draft.session = replace(session, cadence=record)
             # What stood in for a source that was paid used nothing: the event names what did.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foldline.commands.fold_parts import FoldRequest
 from foldline.commands.services import Services
+from foldline.domain.changes import replace
 from foldline.domain.curators import CuratorRole
 from foldline.domain.enums import SummarySource, SummarySourcePolicy
 from foldline.domain.folding import FoldScope, SummaryFailed
@@ -57,6 +58,16 @@ def may_write_ahead(services: Services, policy: Policy, session: Session) -> boo
 
 def _connected(services: Services, session: Session, *, background: bool) -> CuratorRole | None:
     return services.curators.role_for(session.tenant, session.labels, background=background)
+
+
+def awake(services: Services, policy: Policy, session: Session) -> Session:
+    """C5: the session without the cooldown that began because no curator was there, once one is."""
+    record = session.cadence
+    if not record.cooldown_absent or source_of(services, policy) is not SummarySource.CURATOR:
+        return session
+    if _connected(services, session, background=False) is None:
+        return session
+    return replace(session, cadence=cadence.source_came(record))
 
 
 def writer_of(

@@ -356,11 +356,12 @@ class SummaryFailed(Exception):
         model, usage: what the failed attempt used and cost all the same (S5); a call without usage is counted too.
         context_exceeded: the source refused its input for its size (S7).
         remember: of NATIVE_UNAVAILABLE: the capability is not there, for this summary and later ones (N3).
+        absent: nobody was there to be asked, and nobody was (C5).
     """
 
     def __init__(
         self, kind: FailureKind, detail: str, retry_after: float | None = None, *, model: ModelRef = ModelRef(),
-        usage: Usage | None = None, context_exceeded: bool = False, remember: bool = False,
+        usage: Usage | None = None, context_exceeded: bool = False, remember: bool = False, absent: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(detail)
         self.kind = kind
@@ -370,6 +371,7 @@ class SummaryFailed(Exception):
         self.usage = usage
         self.context_exceeded = context_exceeded
         self.remember = remember
+        self.absent = absent
 
 
 OffsetRange = tuple[int, int]

@@ -81,6 +81,7 @@ class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
         left_tokens: estimate the last fold left; ``left_threshold`` is the T it was judged by (C3).
         fit_attempts: P6 attempts since the last answered request (C4).
         cooldown_from: when the cooldown started: a clock that is set back behind it ends it.
+        cooldown_absent: it is of a source that was not there, and ends when that comes.
         restored_tokens: estimate at the last restore while X2 still holds.
         paid_attempts: times of attempts of the last hour that called a paid source, newest last (C6).
         spending: what they cost, by hour, of the last day.
@@ -100,6 +101,7 @@ class Cadence(msgspec.Struct, frozen=True, omit_defaults=True):
     summary_sizes: tuple[int, ...] = ()
     cooldown_until: float | None = None
     cooldown_from: float | None = None
+    cooldown_absent: bool = False
     restored_tokens: int | None = None
     last_skip: SkipReason | None = None
     paid_attempts: tuple[float, ...] = ()

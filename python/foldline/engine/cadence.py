@@ -223,6 +223,7 @@ def fold_committed(
         summary_sizes=(*cadence.summary_sizes, summary_tokens)[-3:],
         cooldown_until=cadence.cooldown_until if barred else None,
         cooldown_from=cadence.cooldown_from if barred else None,
+        cooldown_absent=cadence.cooldown_absent and barred,
         restored_tokens=None,
         last_skip=None,
         ahead_drops=0,
@@ -237,17 +238,31 @@ def attempt_failed(
     trigger: Trigger,
     retry_after: float | None = None,
     only_not_smaller: bool = False,
+    absent: bool = False,
 ) -> Cadence:
     """Starts the cooldown of a failed automatic attempt (C5); ``retry_after`` in seconds, if the source named it.
 
     None starts for a manual one, nor for a P6 attempt that fails only "strictly smaller": there was nothing to fold.
+
+    Args:
+        absent: nobody was there to be asked: that spends nothing (C6), and the cooldown ends with ``source_came``.
     """
+    if absent:
+        cadence = replace(cadence, paid_attempts=cadence.paid_attempts[:-1])
     if trigger in _MANUAL_TRIGGERS or (trigger == Trigger.DID_NOT_FIT and only_not_smaller):
         return cadence
     until = now + max(policy.cooldown, retry_after or 0.0)
     if cadence.cooldown_until is not None and cools(cadence, now):
         until = max(until, cadence.cooldown_until)
-    return replace(cadence, cooldown_until=until, cooldown_from=now)
+        absent = absent and cadence.cooldown_absent
+    return replace(cadence, cooldown_until=until, cooldown_from=now, cooldown_absent=absent)
+
+
+def source_came(cadence: Cadence) -> Cadence:
+    """The source is there that was not: nothing is known against it, and its cooldown ends (C5)."""
+    if not cadence.cooldown_absent:
+        return cadence
+    return replace(cadence, cooldown_until=None, cooldown_from=None, cooldown_absent=False)
 
 
 def skipped(cadence: Cadence, reason: SkipReason) -> tuple[Cadence, bool]:

@@ -9,6 +9,8 @@ from foldline.domain.rows import ModelRef
 from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading, Spend
 from foldline.engine import cadence, readings
 from foldline.engine.readings import UsageVerdict
+from hypothesis import given
+from hypothesis import strategies as st
 
 MODEL, OTHER = ModelRef("openai", "gpt-4o"), ModelRef("anthropic", "claude-sonnet-4-5")
 NOW = 1_000_000.0
@@ -116,6 +118,31 @@ def test_c5_a_clock_that_is_set_back_ends_a_cooldown() -> None:
     failed = cadence.attempt_failed(Cadence(), now=NOW, policy=Policy(), trigger=Trigger.AUTOMATIC)
     again = cadence.attempt_failed(failed, now=NOW - 86_400, policy=Policy(), trigger=Trigger.AUTOMATIC)
     assert again.cooldown_until == NOW - 86_400 + Policy().cooldown
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 900), st.booleans(), st.sampled_from([Trigger.AUTOMATIC, Trigger.MANUAL])), max_size=8
+    )
+)
+def test_c5_a_source_that_comes_ends_no_other_cooldown_than_of_its_absence(
+    attempts: list[tuple[int, bool, Trigger]],
+) -> None:
+    """C6 too: what was asked of nobody was not paid for. ``known`` is the cooldown of attempts that asked somebody."""
+    record, now, known, paid = Cadence(), NOW, 0.0, 0
+    for wait, absent, trigger in attempts:
+        now += wait
+        record = cadence.attempt_started(record, 1, trigger=trigger, paid=True, now=now)
+        record = cadence.attempt_failed(record, now=now, policy=Policy(), trigger=trigger, absent=absent)
+        paid += not absent
+        if not absent and trigger is Trigger.AUTOMATIC:
+            known = max(known, now + Policy().cooldown)
+        came = cadence.source_came(record)
+        assert cadence.cools(came, now) or known <= now
+        assert cadence.source_came(came) == came
+    assert len(record.paid_attempts) <= paid
+    if not any(absent for _, absent, _ in attempts):
+        assert cadence.source_came(record) == record
 
 
 def test_c8_a_skip_is_an_event_when_its_reason_changes() -> None:

@@ -11,7 +11,7 @@ from foldline.commands.list_rows import to_row
 from foldline.commands.measuring import RequestShape, tools_of
 from foldline.commands.ownership import writable
 from foldline.commands.services import WEIGHTED_BYTES, Services
-from foldline.commands.sources import EXTERNAL, PAID, is_external, is_paid, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, awake, is_external, is_paid, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import RowKind, SkipReason, SummarySource
 from foldline.domain.folding import FoldPlan, Snapshot
@@ -78,6 +78,7 @@ def measured(
     model = shape.model if shape.model.model else session.model
     policy = services.policy(session, override).policy
     writable(session.ownership, policy)
+    session = awake(services, policy, session)
     limits = limits_of(policy, services.model(model), shape.output_reserve_tokens)
     tools, tools_new = tools_of(services, session, shape)
     record, run = counted(session.cadence, view), run_of(session, view, boundary)
