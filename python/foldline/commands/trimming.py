@@ -9,14 +9,14 @@ import structlog
 
 from foldline import _core
 from foldline.commands import ahead
-from foldline.commands.draft import chained, commit, measured, media_tokens
+from foldline.commands.draft import Draft, chained, commit, measured, media_tokens
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
 from foldline.commands.services import Services
 from foldline.commands.snapshots import facts_of_stored, snapshot_of
 from foldline.domain.changes import replace
 from foldline.domain.checkpoints import Checkpoint, TrimmedCall, TrimRecord
-from foldline.domain.enums import CheckpointKind, EventKind, RevisionKind, Trigger
+from foldline.domain.enums import CheckpointKind, EventKind, FailureKind, RevisionKind, Trigger
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.events import Event
 from foldline.domain.folding import Snapshot, to_ranges
@@ -64,7 +64,7 @@ def trim(
         calls=tuple(TrimmedCall(c.offset, c.call_id, c.history) for c in plan.calls),
         results_indexed=policy.memory.index_tool_results,
     )
-    _prove(services, session, before, after, record, count)
+    _prove(services, live, before, after, record, count)
     offsets = tuple(r.offset for r in after)
     active = to_ranges(offsets)
     digest = chained(
@@ -116,14 +116,28 @@ def _without(session: Session, rows: Sequence[Row], plan: TrimPlan) -> list[tupl
 
 
 def _prove(
-    services: Services, session: Session, before: Snapshot, after: Sequence[StoredRow], record: TrimRecord, count: int
+    services: Services, live: LiveSession, before: Snapshot, after: Sequence[StoredRow], record: TrimRecord, count: int
 ) -> None:
+    """V1-V7, K2.
+
+    Raises:
+        FoldlineError: REWRITE_REJECTED; the log names the checks, as of a fold (§7, §13).
+    """
+    session = live.session
     index = services.policy(session).policy.memory.index_tool_results
     facts = [facts_of_stored(r, to_row(r), session, index) for r in after]
     failures = check_trim(before, facts, record, count)
     if failures:
         detail = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
         log.error("a trim does not hold", session=session.session_id, checks=detail)
+        draft, run = Draft(services, live), session.open_run
+        named = {"fold_id": record.checkpoint_id, "trigger": Trigger.CHECKPOINT, "run_id": run.run_id if run else ""}
+        draft.event(EventKind.COMPACTION_STARTED, rows=len(before.rows), **named)
+        draft.event(
+            EventKind.COMPACTION_FAILED, failure=FailureKind.REWRITE_REJECTED, checks=tuple(failures), message=detail,
+            **named,
+        )  # fmt: skip
+        draft.commit()
         raise FoldlineError(
             Reason.REWRITE_REJECTED, f"the trim failed: {detail}",
             checks=",".join(dict.fromkeys(f.rule for f in failures)),
