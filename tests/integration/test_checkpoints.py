@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +23,8 @@ from foldline.v1 import (
 )
 
 from tests.integration.host import Host
-from tests.support.requests import assistant, calls, result, user
-from tests.support.server import Client, refused
+from tests.support.requests import assistant, calls, raw, result, user
+from tests.support.server import Client, refused, running_server
 
 ON = policy_pb2.CheckpointsPolicy(enabled=True)
 LONG = "The consumer restarts before it has acknowledged what it read. " * 12
@@ -502,6 +505,35 @@ class TestMarks:
         agent.prepare("r", result("a", "x"), previous_answer=made)
         assert self.marks(agent) == ["unavailable"]
 
+    def test_k4_an_edit_keeps_the_marks_of_what_it_restates(self, client: Client, name: str) -> None:
+        """Of a call that is new nobody has reported."""
+        agent = worked(client, name)
+        before = self.marks(agent)
+        assert before[:2] == ["100", "101"]
+        first, last = agent.offsets()[1], agent.offsets()[4]
+        edit = session_service_pb2.EditRowsRequest(session_id=name, first_offset=first, last_offset=last)
+        edit.replacement.CopyFrom(
+            raw(
+                calls("c0"), result("c0", "short"), calls("c1"), result("c1", "shorter"), calls("n"), result("n", "new")
+            )
+        )
+        client.session.EditRows(edit)
+        assert self.marks(agent) == [*before[:2], "unavailable", *before[2:]]
+        agent.sound()
+
+    def test_k4_equal_ids_keep_theirs_in_order(self, client: Client, name: str) -> None:
+        """R3: recordings reuse ids; a result more than there was has no report."""
+        agent = Agent(client, name, auto_compact=False)
+        prepared = agent.prepare("r", user("Look."))
+        for n in range(2):
+            outcome = agent.answer(prepared, calls("c"), usage={"prompt_tokens": 100 + n, "completion_tokens": 5})
+            prepared = agent.prepare("r", result("c", f"E{n}"), previous_answer=outcome)
+        offsets = agent.offsets()
+        edit = session_service_pb2.EditRowsRequest(session_id=name, first_offset=offsets[1], last_offset=offsets[-1])
+        edit.replacement.CopyFrom(raw(*(m for n in range(3) for m in (calls("c"), result("c", f"F{n}")))))
+        client.session.EditRows(edit)
+        assert self.marks(agent) == ["100", "101", "unavailable"]
+
     def test_k4_there_are_none_while_checkpoints_are_off(self, client: Client, name: str) -> None:
         host = Host(client, name)
         prepared = host.prepare("r", user("q"))
@@ -598,3 +630,30 @@ class TestTools:
         first = agent.tool(tool, arguments, request_id="q")
         assert agent.tool(tool, arguments, request_id="q") == first
         assert len(agent.checkpoints().checkpoints) == 1
+
+
+def test_v6_a_trim_that_does_not_hold_is_told_and_leaves_the_list(tmp_path: Path) -> None:
+    """§7, §13: one start, one end that names the check. The sizes that the store has of its rows were damaged."""
+    with running_server(tmp_path) as client:
+        agent = history(client, "s")
+        agent.append(
+            user("two at once"), told("Both.", "x", "y"), result("x", "1"), result("y", "2"), assistant("done")
+        )
+        agent.append(user("and now?"), assistant("nothing"))
+    for path in (tmp_path / "data").glob("*.db"):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE archive_row SET tokens = 0")
+    with running_server(tmp_path) as client:
+        agent.client = client
+        before, revision = agent.offsets(), agent.get().session.revision
+        refusal = refused(agent.save, trim_count=5)
+        assert (refusal.reason, refusal.metadata["checks"]) == ("REWRITE_REJECTED", "V6")
+        assert (agent.offsets(), agent.get().session.revision) == (before, revision)
+        assert not agent.checkpoints().checkpoints
+        started, failed = agent.events()
+        assert [event_pb2.EventKind.Name(e.kind) for e in (started, failed)] == [
+            "EVENT_KIND_COMPACTION_STARTED", "EVENT_KIND_COMPACTION_FAILED",
+        ]  # fmt: skip
+        assert started.fold_id == failed.fold_id != ""
+        assert failed.compaction_failed.failure == compaction_pb2.FAILURE_KIND_REWRITE_REJECTED
+        assert [c.rule for c in failed.compaction_failed.checks] == ["V6"]

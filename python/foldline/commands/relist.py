@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from foldline import _core
-from foldline.commands import ahead
+from foldline.commands import ahead, usage_marks
 from foldline.commands.draft import chained, commit, measured, media_tokens
 from foldline.commands.folded_calls import folded_calls
 from foldline.commands.idempotency import answer_of, remember, repeated
@@ -90,7 +90,10 @@ def edit_rows(services: Services, caller: Caller, edit: Edit) -> Relisting:
         history = {i: services.store.find_calls(session.key, i) for i in ids}
         accepted = appending.accept(trimmed, rows, before[first].run_id, history)
         revision = session.revision + 1
-        new = measured(services, session, accepted.rows, revision, {})
+        taken: Sequence[Row] = accepted.rows
+        if usage_marks.enabled(services, session):
+            taken = usage_marks.restated(taken, before[first : last + 1])
+        new = measured(services, session, taken, revision, {})
         after = [*before[:first], *(to_row(r) for r in new), *before[last + 1 :]]
         units = [u.offsets for u in analyze(snapshot_of(services, session, stored, before)).units]
         after_stored = [*stored[:first], *new, *stored[last + 1 :]]

@@ -43,6 +43,26 @@ def marked(session: Session, rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(_marked(row, known) for row in rows)
 
 
+def restated(rows: Sequence[Row], replaced: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows of an edit: a result keeps the mark of the one that it replaces, by call id and order among equal ids.
+
+    Which request made a call is not changed by what is said of it; of one that is new nobody has reported.
+    """
+    marks: dict[str, list[str]] = {}
+    for row in replaced:
+        if isinstance(row.body, ToolResultRow):
+            marks.setdefault(row.body.call_id, []).append(row.body.usage_mark)
+    made = []
+    for row in rows:
+        body = row.body
+        if isinstance(body, ToolResultRow):
+            found = marks.get(body.call_id)
+            mark = (found.pop(0) if found else "") or UNAVAILABLE
+            row = msgspec.structs.replace(row, body=msgspec.structs.replace(body, usage_mark=mark))
+        made.append(row)
+    return tuple(made)
+
+
 def _marked(row: Row, known: dict[tuple[int, str], int | None]) -> Row:
     body = row.body
     if not isinstance(body, ToolResultRow):
