@@ -192,7 +192,10 @@ def _await(
     services: Services, live: LiveSession, fold: FoldInProgress, request: FoldRequest, wait: Callable[[], float | None],
     until: float | None, *, joined: bool = False,
 ) -> FoldOutcome:  # fmt: skip
-    """Waits for a fold, as long as its caller can. A second caller joins the running one and is told so (L2)."""
+    """Waits for a fold, as long as its caller can. A second caller joins the running one and is told so (L2).
+
+    Near the end of the server nobody waits on: manual callers may repeat the call (W7), requests go out unfolded (A5).
+    """
     while fold.outcome is None:
         if live.stale:
             raise live.stale_reason

@@ -83,7 +83,7 @@ class Workers:
 
 
 def stops() -> FoldlineError:
-    """What a caller is told that waited for a fold which the server's end cuts off."""
+    """What a caller is told that waited for a fold which the server's end cuts off (W7)."""
     message = "the server stops before the fold has ended; the session is as it was, or as the fold leaves it"
     return FoldlineError(Reason.NOT_READY, message, component="server")
 
