@@ -8,7 +8,7 @@ from foldline.domain.policy import Policy
 from foldline.domain.pressure import Limits
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Anchor, Cadence, DidNotFit, Prepared, Reading
-from foldline.engine import cadence
+from foldline.engine import cadence, readings
 from foldline.engine.pressure import Measurement, measure, over_hard_limit
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +120,7 @@ def test_4_3_a_reading_never_survives_a_rewrite_and_a_bounded_answer_never_ancho
     record: Cadence, usage: Usage | None, appends: bool, bounded: bool, estimate: int
 ) -> None:
     prepared = Prepared("p", "r", 5, 3, 0, 4, 400, 410, 2_000, bounded, MODEL, 1_000)
-    found, verdict = cadence.answered(record, prepared, usage, revisions_only_appends=appends, estimate=estimate)
+    found, verdict = readings.answered(record, prepared, usage, revisions_only_appends=appends, estimate=estimate)
     if not appends or bounded:
         assert found.anchor == record.anchor
         assert not verdict.anchored
@@ -187,7 +187,7 @@ class CadenceMachine(RuleBasedStateMachine):
         prepared = Prepared(
             "p", "r", self.record.boundaries, self.boundary, 0, 3, self.raw, self.raw, 50_000, bounded, MODEL, 1_000
         )
-        self.record, verdict = cadence.answered(
+        self.record, verdict = readings.answered(
             self.record, prepared, Usage(input_tokens=count), revisions_only_appends=not rewritten, estimate=self.raw
         )
         assert self.record.fit_attempts == 0
