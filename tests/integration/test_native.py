@@ -364,8 +364,12 @@ def test_n4_while_the_provider_cools_it_is_not_asked(world: World) -> None:
     assert host.sound()
 
 
-def test_n4_what_nobody_can_summarize_is_left_out_with_a_warning_and_tried_again(world: World) -> None:
-    """Speech of which nobody knows how much was heard may not be shortened: the request goes out without the item."""
+@pytest.mark.parametrize("what", ["server_error", "context_exceeded"])
+def test_n4_what_nobody_can_summarize_is_left_out_with_a_warning_and_tried_again(world: World, what: str) -> None:
+    """Speech of which nobody knows how much was heard may not be shortened: the request goes out without the item.
+
+    Nor does a handoff come for what is too large, which would lose it (S7).
+    """
     host = NativeHost(world.client)
     speech = row_pb2.ContentBlock(
         transcript=row_pb2.TranscriptBlock(
@@ -375,7 +379,7 @@ def test_n4_what_nobody_can_summarize_is_left_out_with_a_warning_and_tried_again
     host.rows(row_pb2.Row(user=_said("Read it out.")), row_pb2.Row(assistant=row_pb2.AssistantRow(content=[speech])))
     host.filled(8)
     assert source_of(host.fold()) == "NATIVE"
-    world.fake.otherwise = Does("server_error")
+    world.fake.otherwise = Does(what)
     prepared = moved(host)
     assert not prepared.HasField("fold")
     assert "NATIVE_ITEM_LEFT_OUT" in codes(prepared)
