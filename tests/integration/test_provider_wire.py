@@ -11,6 +11,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,14 @@ CASES = [
     for api, (rule, case, *rest) in itertools.product(APIS, ANSWERS)
     if rest[0].what in SHAPES[api] or rest[0].what in ("empty", "cut", "drop", "stall")
 ]
+
+TOO_LARGE = ("CONTEXT_EXCEEDED", "BODY_TOO_LARGE")
+WORDINGS = [
+    (api, file)
+    for file in sorted((Path(__file__).parents[1] / "data" / "refusals").glob("*.json"))
+    for api in {"openai": APIS[:2]}.get(file.stem, (file.stem if file.stem in APIS else "openai",))
+]
+"""Each server's own, by the API that it serves."""
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +162,24 @@ def test_an_answer(world: World, name: str, api: str, does: Does, outcome: str, 
     if outcome != "PROVIDER":
         _cools(world, host, ASKED if does.headers else COOLDOWN)
     assert host.verify().ok
+
+
+@pytest.mark.parametrize(("api", "file"), WORDINGS, ids=[f"{api}-{file.stem}" for api, file in WORDINGS])
+def test_s7_each_wording_of_a_refusal_for_size(world: World, name: str, api: str, file: Path) -> None:
+    """As real servers word it: a handoff, one event, one call, and no second within the cooldown.
+
+    Left out are events of streams, which no summary's call is, and what only the provider's name tells.
+    """
+    cases = [c for c in json.loads(file.read_text("utf-8")) if c["kind"] in TOO_LARGE and c["status"] >= 400]
+    for n, case in enumerate(c for c in cases if "provider" not in c):
+        body = case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])
+        world.fake.otherwise = Does("server_error", status=case["status"], body=body.encode())
+        world.fake.received.clear()
+        host = grown(world, f"{name}-{n}", api)
+        assert due(host).fold.summary_source == row_pb2.SUMMARY_SOURCE_MECHANICAL, case["name"]
+        assert ended_once(host)
+        assert [turn(host, 300 + k).HasField("fold") for k in range(3)] == [False] * 3
+        assert world.fake.calls == 1, case["name"]
 
 
 def _ended(host: Host) -> tuple[Any, Any]:
