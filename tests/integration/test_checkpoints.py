@@ -487,14 +487,16 @@ class TestMarks:
     def test_k4_usage_that_comes_before_the_result_counts_and_later_changes_nothing(
         self, client: Client, name: str
     ) -> None:
-        """L1."""
+        """L1. Of two reports of one request the first holds, so that all results of its calls say the same."""
         agent = Agent(client, name)
         prepared = agent.prepare("r", user("q"))
-        agent.record("r", agent.answer(prepared, calls("a", "b")))
+        agent.record("r", agent.answer(prepared, calls("a", "b", "c")))
         agent.append(result("a", "early"), run_id="r")
         agent.record("r", agent.answer(prepared, usage={"prompt_tokens": 77, "completion_tokens": 1}))
         agent.append(result("b", "late"), run_id="r")
-        assert self.marks(agent) == ["unavailable", "77"]
+        agent.record("r", agent.answer(prepared, usage={"prompt_tokens": 88, "completion_tokens": 1}))
+        agent.append(result("c", "later"), run_id="r")
+        assert self.marks(agent) == ["unavailable", "77", "77"]
 
     def test_k4_a_sum_over_several_calls_is_no_report(self, client: Client, name: str) -> None:
         agent = Agent(client, name)
