@@ -97,18 +97,15 @@ def is_compacted(services: Services, policy: Policy, session: Session) -> bool:
 
 
 def order(services: Services, request: FoldRequest, source: SummarySource) -> list[SummarySource]:
-    """The source, and after it who may write in its place; a barred source is not asked (C5, C6).
+    """The source, and after it who may write in its place (S2).
 
     Where a native item is to be restated (N4), preserving it would not serve: the request cannot carry it.
     """
     over = over_hard_limit(request.decision.report)
-    writers = [source]
     followed = source in (SummarySource.PROVIDER, SummarySource.NATIVE)
     if followed and (request.decision.restates or cadence.successor_may_write(request.policy, over)):
-        writers = list(dict.fromkeys((source, in_its_place(services), SummarySource.EXTRACTIVE)))
-    if request.decision.barred is not None and len(writers) > 1:
-        writers = writers[1:]
-    return writers
+        return list(dict.fromkeys((source, in_its_place(services), SummarySource.EXTRACTIVE)))
+    return [source]
 
 
 def handoff_follows(source: SummarySource, failure: SummaryFailed) -> bool:
