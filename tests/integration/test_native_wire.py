@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from foldline.v1 import compaction_pb2, row_pb2
+from foldline.v1 import compaction_pb2, policy_pb2, row_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from tests.decisions.table import marks
@@ -122,3 +122,15 @@ def _cools(world: World, host: NativeHost, seconds: int) -> None:
     world.now = start + seconds + 1
     assert asked(host, 6).fold.summary_source == row_pb2.SUMMARY_SOURCE_NATIVE
     assert world.fake.calls == 2
+
+
+def test_c5_the_longest_retry_after_of_those_that_were_asked_holds(world: World) -> None:
+    """Under NEXT the provider is asked after its compaction failed: what it said counts too."""
+    host = NativeHost(
+        world.client, summary={"on_failure": policy_pb2.ON_FAILURE_NEXT}, auto_compact_threshold=THRESHOLD["openai"]
+    ).ready()
+    world.fake.script = [Does("server_error"), Does("rate_limited", headers={"Retry-After": str(ASKED)})]
+    assert asked(host, 0).fold.summary_source == row_pb2.SUMMARY_SOURCE_EXTRACTIVE
+    assert world.fake.calls == 2
+    assert host.get().cadence.cooldown_until.seconds == int(world.now) + ASKED
+    assert host.ended_once()

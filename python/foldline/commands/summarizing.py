@@ -53,7 +53,11 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
                 # Nothing is said against the source: it is not there, and the next one writes by its own rules (N3).
                 unavailable, waiting = error, deque(order(services, request, in_its_place(services)))
                 continue
-            failed = failed or error
+            if failed is None:
+                failed = error
+            elif error.retry_after is not None:
+                # C5: both cool as one, so that neither is asked again before it said.
+                failed.retry_after = max(failed.retry_after or 0.0, error.retry_after)
             if handoff_follows(source, error):
                 waiting.append(SummarySource.MECHANICAL)
             continue
