@@ -143,6 +143,23 @@ def test_f8_a_summary_of_a_compactor_folds_into_the_next(tmp_path: Path) -> None
         assert host.verify().ok
 
 
+def test_f8_what_earlier_summaries_carry_is_carried_past_a_compactor_that_leaves_it_out(tmp_path: Path) -> None:
+    """Its text stands as written; whoever folds it next still has the user's words."""
+    rule = "Never touch the file deploy/production.yaml."
+    with served(tmp_path, Scripted(lambda task: Compacted((), "The work went on."))) as client:
+        host = near(client, "s")
+        host.append(user(f"Mend the parser. {rule}"), assistant("Understood."))
+        texts = []
+        for source in ("EXTRACTIVE", "AUTO", "EXTRACTIVE"):
+            change = session_service_pb2.UpdateSessionRequest(session_id="s")
+            change.policy.summary.source = policy_pb2.SummarySourcePolicy.Value(f"SUMMARY_SOURCE_POLICY_{source}")
+            client.session.UpdateSession(change)
+            host.append(*[m for n in range(12) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n + 50)))])
+            texts.append(host.compact().summary_text)
+        assert [rule in text for text in texts] == [True, False, True]
+        assert host.verify().ok
+
+
 @pytest.mark.parametrize("opted", [False, True])
 def test_a4_it_is_asked_ahead_of_need_only_if_it_opted_in(tmp_path: Path, opted: bool) -> None:
     compactor = Scripted(all_but_first_user, background=opted)
