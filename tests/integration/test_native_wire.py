@@ -134,3 +134,13 @@ def test_c5_the_longest_retry_after_of_those_that_were_asked_holds(world: World)
     assert world.fake.calls == 2
     assert host.get().cadence.cooldown_until.seconds == int(world.now) + ASKED
     assert host.ended_once()
+
+
+def test_c5_a_manual_fold_ends_the_cooldown_also_where_it_learns_that_there_is_no_compaction(world: World) -> None:
+    """N3: what is not there has not failed, and what the provider wrote in its place is a success."""
+    host = NativeHost(world.client, auto_compact_threshold=THRESHOLD["openai"]).ready()
+    world.fake.script = [Does("server_error"), NOT_FOUND]
+    assert asked(host, 0).skip == compaction_pb2.SKIP_REASON_ATTEMPT_FAILED
+    assert host.get().cadence.HasField("cooldown_until")
+    assert host.fold().summary_source == row_pb2.SUMMARY_SOURCE_PROVIDER
+    assert not host.get().cadence.HasField("cooldown_until")

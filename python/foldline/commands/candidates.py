@@ -131,7 +131,7 @@ class Proposal:
         """The session with what the sources used (S5); one that failed cools, though its successor wrote (S2)."""
         now = self.services.clock()
         session = account(self.services, session, self.attempt.fold.spent, now=now, folded=folded)
-        if self.failed is None or self.failed.kind is FailureKind.NATIVE_UNAVAILABLE:
+        if self.failed is None or not self._cools:
             return session
         record = cadence.attempt_failed(
             session.cadence, now=now, policy=self.request.policy, trigger=self.attempt.trigger,
@@ -142,7 +142,12 @@ class Proposal:
     @property
     def barred(self) -> bool:
         """Whether a successor wrote, so that the commit leaves the configured source's cooldown as it is (S2)."""
-        return self.failed is not None or self.attempt.barred is not None
+        return self._cools or self.attempt.barred is not None
+
+    @property
+    def _cools(self) -> bool:
+        """Whether a source failed whose successor wrote: what is not there has not failed (N3)."""
+        return self.failed is not None and self.failed.kind is not FailureKind.NATIVE_UNAVAILABLE
 
     def warnings(self) -> tuple[Warning_, ...]:
         found = []
