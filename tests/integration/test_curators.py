@@ -147,6 +147,26 @@ class TestWriting:
         assert sum(r.HasField("compaction_summary") for r in host.active()) == 1
         assert host.verify().ok
 
+    def test_f3_the_ledger_of_a_run_that_ended_is_not_handed_on(self, client: Client) -> None:
+        host = Host(client, "s", output_reserve_tokens=100, summary=sourced(), min_progress=0.0)
+        prepared = host.prepare("r1", user("Read every part."))
+        for n in range(4):
+            outcome = host.answer(prepared, calls(f"c{n}"))
+            prepared = host.prepare("r1", result(f"c{n}", LINE.format(n=n) * 4), previous_answer=outcome)
+        host.compact()
+        (earlier,) = [r.compaction_summary for r in host.active() if r.HasField("compaction_summary")]
+        prose, ledger, _ = earlier.text.partition("\n\nCalls already made for the request above")
+        assert ledger
+        finish = compaction_pb2.RUN_OUTCOME_COMPLETED
+        host.record("r1", host.answer(prepared, assistant("Read."), finish=finish))
+        host.append(*[m for n in range(9) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n + 50)))])
+        with Curator(client) as curator, asking(host) as fold:
+            task = curator.task()
+            assert task.head.earlier_summary.text == prose
+            curator.answer(task, TEXT)
+            assert fold.result(10).summary_text == TEXT
+        assert host.verify().ok
+
     def test_f8_what_the_text_says_itself_is_not_said_twice(self, client: Client) -> None:
         rule = "Never touch the file deploy/production.yaml."
         with Curator(client).serving(lambda task: f"{TEXT}\n- {rule}"):

@@ -66,7 +66,7 @@ def carried_lines(
         section = ACTIONS
         own = row.source in _OWN
         started = not own
-        for raw in _lines_of(clean(row.text.replace(row.ledger, "") if row.ledger else row.text)):
+        for raw in _lines_of(clean(row.text)):
             heading = _HEADING.match(raw)
             if heading and len(raw) < _LONGEST_HEADING:
                 named = section_of(heading.group(1))

@@ -68,11 +68,14 @@ def _chunks(rows: Sequence[Row], most: int, taken: int) -> Iterator[list[row_pb2
 
 
 def _earlier(rows: Sequence[CompactionSummaryRow]) -> row_pb2.CompactionSummaryRow | None:
-    """The summary that the new one replaces; several, which edits and runs can leave, in one text (F8)."""
+    """The summary that the new one replaces; several, which edits and runs can leave, in one text (F8).
+
+    Without their ledgers: these end with their run (F3), and a curator folds no rows of an open one.
+    """
     if not rows:
         return None
     made = wire_row(Row(0, rows[-1])).compaction_summary
-    made.text = "\n\n".join(wire_row(Row(0, row)).compaction_summary.text for row in rows)
+    made.text = "\n\n".join(row.text for row in rows)
     return made
 
 

@@ -173,5 +173,4 @@ class Task:
 
 def _earlier(request: SummaryRequest, clean: Callable[[str], str]) -> str:
     """Earlier summaries without their ledgers, which end with their run (F3, F8)."""
-    texts = (e.text.replace(e.ledger, "") if e.ledger else e.text for e in request.earlier)
-    return "\n\n".join(clean(text).strip() for text in texts)
+    return "\n\n".join(clean(e.text).strip() for e in request.earlier)
