@@ -62,7 +62,11 @@ def test_xg2_an_empty_summary_over_the_cap_has_a_next_step(world: World) -> None
     folded = host.prepare("over", user("and now?"))
     assert folded.action == compaction_pb2.ACTION_SEND_FOLDED
     assert folded.fold.summary_source == row_pb2.SUMMARY_SOURCE_EXTRACTIVE
-    assert warning_pb2.WARNING_CODE_SOURCE_FAILED in [w.code for w in folded.warnings]
+    (warned,) = [w.message for w in folded.warnings if w.code == warning_pb2.WARNING_CODE_SOURCE_FAILED]
+    (completed,) = [e.compaction_completed for e in host.events() if e.HasField("compaction_completed")]
+    assert completed.failure == compaction_pb2.FAILURE_KIND_SUMMARY_REJECTED
+    assert completed.message
+    assert completed.message in warned
 
 
 @pytest.mark.parametrize("what", ["blank", "drop", "empty", "cut"])

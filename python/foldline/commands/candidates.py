@@ -21,6 +21,8 @@ from foldline.engine import cadence, ledger
 from foldline.engine.checks import Candidate
 from foldline.engine.coverage import held
 
+_WHY_CHARS = 512
+
 
 class Proposal:
     """What a plan and its summary would make of a list; nothing is written.
@@ -152,7 +154,8 @@ class Proposal:
     def warnings(self) -> tuple[Warning_, ...]:
         found = []
         if self.failed is not None:
-            message = f"the configured source failed ({self.failed.kind}); {self.summary.source} wrote the summary"
+            why = f"{self.failed.kind}: {self.failed.detail}"[:_WHY_CHARS]
+            message = f"the configured source failed ({why}); {self.summary.source} wrote the summary"
             found.append(Warning_(WarningCode.SOURCE_FAILED, message))
         if self.session.memory_dropped:
             found.append(Warning_(WarningCode.MEMORY_DROPPED, "the fold published no entries: memory was dropped"))

@@ -254,6 +254,14 @@ class CompactionCompleted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORD_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    failure: _compaction_pb2.FailureKind.ValueType
+    """Why the configured source did not write, where another one did in its place (S2, S7, N3). Unspecified: it wrote, or
+    was not asked.
+    """
+    message: _builtins.str
+    """What `failure` was, for developers. At most 1 024 bytes."""
     @_builtins.property
     def record(self) -> _compaction_pb2.CompactionRecord:
         """Its record."""
@@ -262,10 +270,12 @@ class CompactionCompleted(_message.Message):
         self,
         *,
         record: _compaction_pb2.CompactionRecord | None = ...,
+        failure: _compaction_pb2.FailureKind.ValueType = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "message", b"message", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -171,7 +171,11 @@ def _payload(made: event_pb2.Event, event: Event) -> None:
                 )
             )
         case EventKind.COMPACTION_COMPLETED if event.record is not None:
-            made.compaction_completed.record.CopyFrom(wire_record(event.record))
+            made.compaction_completed.CopyFrom(
+                event_pb2.CompactionCompleted(
+                    record=wire_record(event.record), failure=FAILURES.wire(event.failure), message=event.message[:1024]
+                )
+            )
         case EventKind.COMPACTION_FAILED:
             made.compaction_failed.CopyFrom(
                 event_pb2.CompactionFailed(

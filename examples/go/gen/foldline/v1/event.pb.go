@@ -508,7 +508,12 @@ func (x *CompactionStarted) GetBytesBefore() int64 {
 type CompactionCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its record.
-	Record        *CompactionRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	Record *CompactionRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	// Why the configured source did not write, where another one did in its place (S2, S7, N3). Unspecified: it wrote, or
+	// was not asked.
+	Failure FailureKind `protobuf:"varint,2,opt,name=failure,proto3,enum=foldline.v1.FailureKind" json:"failure,omitempty"`
+	// What `failure` was, for developers. At most 1 024 bytes.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -548,6 +553,20 @@ func (x *CompactionCompleted) GetRecord() *CompactionRecord {
 		return x.Record
 	}
 	return nil
+}
+
+func (x *CompactionCompleted) GetFailure() FailureKind {
+	if x != nil {
+		return x.Failure
+	}
+	return FailureKind_FAILURE_KIND_UNSPECIFIED
+}
+
+func (x *CompactionCompleted) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 // An attempt failed; the transcript is as it was.
@@ -1069,9 +1088,11 @@ const file_foldline_v1_event_proto_rawDesc = "" +
 	"\x05model\x18\x02 \x01(\v2\x15.foldline.v1.ModelRefR\x05model\x12\x12\n" +
 	"\x04rows\x18\x03 \x01(\x05R\x04rows\x12#\n" +
 	"\rtokens_before\x18\x04 \x01(\x03R\ftokensBefore\x12!\n" +
-	"\fbytes_before\x18\x05 \x01(\x03R\vbytesBefore\"L\n" +
+	"\fbytes_before\x18\x05 \x01(\x03R\vbytesBefore\"\xae\x01\n" +
 	"\x13CompactionCompleted\x125\n" +
-	"\x06record\x18\x01 \x01(\v2\x1d.foldline.v1.CompactionRecordR\x06record\"\xcf\x03\n" +
+	"\x06record\x18\x01 \x01(\v2\x1d.foldline.v1.CompactionRecordR\x06record\x12<\n" +
+	"\afailure\x18\x02 \x01(\x0e2\x18.foldline.v1.FailureKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\afailure\x12\"\n" +
+	"\amessage\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\amessage\"\xcf\x03\n" +
 	"\x10CompactionFailed\x12<\n" +
 	"\afailure\x18\x01 \x01(\x0e2\x18.foldline.v1.FailureKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\afailure\x12;\n" +
 	"\x06checks\x18\x02 \x03(\v2\x19.foldline.v1.CheckFailureB\b\xbaH\x05\x92\x01\x02\x10 R\x06checks\x12K\n" +
@@ -1183,22 +1204,23 @@ var file_foldline_v1_event_proto_depIdxs = []int32{
 	15, // 14: foldline.v1.CompactionStarted.summary_source:type_name -> foldline.v1.SummarySource
 	16, // 15: foldline.v1.CompactionStarted.model:type_name -> foldline.v1.ModelRef
 	17, // 16: foldline.v1.CompactionCompleted.record:type_name -> foldline.v1.CompactionRecord
-	18, // 17: foldline.v1.CompactionFailed.failure:type_name -> foldline.v1.FailureKind
-	19, // 18: foldline.v1.CompactionFailed.checks:type_name -> foldline.v1.CheckFailure
-	15, // 19: foldline.v1.CompactionFailed.summary_source:type_name -> foldline.v1.SummarySource
-	16, // 20: foldline.v1.CompactionFailed.model:type_name -> foldline.v1.ModelRef
-	20, // 21: foldline.v1.CompactionFailed.usage:type_name -> foldline.v1.Usage
-	21, // 22: foldline.v1.CompactionFailed.duration:type_name -> google.protobuf.Duration
-	11, // 23: foldline.v1.CompactionFailed.cooldown_until:type_name -> google.protobuf.Timestamp
-	22, // 24: foldline.v1.CompactionSkipped.reason:type_name -> foldline.v1.SkipReason
-	23, // 25: foldline.v1.ToolResultsBounded.results:type_name -> foldline.v1.BoundedResult
-	24, // 26: foldline.v1.DidNotFitRecorded.refusal:type_name -> foldline.v1.RefusalKind
-	25, // 27: foldline.v1.CheckpointSaved.checkpoint:type_name -> foldline.v1.Checkpoint
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	18, // 17: foldline.v1.CompactionCompleted.failure:type_name -> foldline.v1.FailureKind
+	18, // 18: foldline.v1.CompactionFailed.failure:type_name -> foldline.v1.FailureKind
+	19, // 19: foldline.v1.CompactionFailed.checks:type_name -> foldline.v1.CheckFailure
+	15, // 20: foldline.v1.CompactionFailed.summary_source:type_name -> foldline.v1.SummarySource
+	16, // 21: foldline.v1.CompactionFailed.model:type_name -> foldline.v1.ModelRef
+	20, // 22: foldline.v1.CompactionFailed.usage:type_name -> foldline.v1.Usage
+	21, // 23: foldline.v1.CompactionFailed.duration:type_name -> google.protobuf.Duration
+	11, // 24: foldline.v1.CompactionFailed.cooldown_until:type_name -> google.protobuf.Timestamp
+	22, // 25: foldline.v1.CompactionSkipped.reason:type_name -> foldline.v1.SkipReason
+	23, // 26: foldline.v1.ToolResultsBounded.results:type_name -> foldline.v1.BoundedResult
+	24, // 27: foldline.v1.DidNotFitRecorded.refusal:type_name -> foldline.v1.RefusalKind
+	25, // 28: foldline.v1.CheckpointSaved.checkpoint:type_name -> foldline.v1.Checkpoint
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_foldline_v1_event_proto_init() }
