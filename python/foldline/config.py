@@ -352,13 +352,18 @@ def _convert(key: str, value: Any, origin: str) -> Any:
         raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {_kind(setting.type)}") from None
     about = setting.about
     if about.check is not None and not about.check(made):
-        shown = re.sub(r"//.*@", "//[redacted]@", repr(value))
+        shown = re.sub(r"[?#].*", "?[redacted]'", re.sub(r"//.*@", "//[redacted]@", repr(value)))
         raise ConfigError(f"{key} is {shown} (from {origin}), allowed is {about.allowed}")
     return made
 
 
+def _options(kind: Any) -> tuple[Any, ...]:
+    """What a value may be: the members of a union or literal, else the type itself."""
+    return (kind,) if get_origin(kind) is tuple else get_args(kind) or (kind,)
+
+
 def _typed(value: Any, kind: Any) -> Any:
-    options = get_args(kind) or (kind,)
+    options = _options(kind)
     if Path in options:
         return _path(msgspec.convert(value, str), optional=type(None) in options)
     if isinstance(value, str) and str not in options and value[:1] in ("[", "{"):
@@ -381,13 +386,15 @@ def _path(text: str, *, optional: bool) -> Path | None:
 
 
 def _kind(kind: Any) -> str:
-    options = get_args(kind) or (kind,)
+    options = _options(kind)
     names: list[str] = []
     for option in options:
         if isinstance(option, type) and issubclass(option, enum.Enum):
             names += [str(member.value) for member in option]
         elif hasattr(option, "__struct_fields__"):
             names.append(f"a table of {' and '.join(option.__struct_fields__)}")
+        elif get_origin(option) is tuple:
+            names.append("a list of texts")
         elif isinstance(option, type):
             names += [] if option is type(None) else [_WORDS.get(option, option.__name__)]
         else:

@@ -268,6 +268,20 @@ class TestProviders:
             load(written(tmp_path, text))
         assert "pw" not in str(refused.value)
 
+    def test_s4_a_list_is_json_where_it_comes_as_text(self) -> None:
+        text = '["tok-[0-9]+"]'
+        by_variable = load(env={"FOLDLINE_POLICY_SUMMARY_REDACT": text})
+        by_flag = load(flags={"policy.summary.redact": text})
+        assert by_variable.policy["summary.redact"] == by_flag.policy["summary.redact"] == ("tok-[0-9]+",)
+        with pytest.raises(ConfigError, match="allowed is a list of texts"):
+            load(env={"FOLDLINE_POLICY_SUMMARY_REDACT": "tok-[0-9]+"})
+
+    def test_w8_a_key_in_the_query_of_a_url_is_not_shown(self, tmp_path: Path) -> None:
+        text = '[providers.p]\ntype = "google"\nbase_url = "https://host/v1?key=AIzaSecret"'
+        with pytest.raises(ConfigError, match=r"base_url is 'https://host/v1\?\[redacted\]'") as refused:
+            load(written(tmp_path, text))
+        assert "AIza" not in str(refused.value)
+
     def test_a_variable_of_no_setting_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="FOLDLINE_PROVIDERS_P_API_KEY names no setting"):
             load(env={"FOLDLINE_PROVIDERS_P_API_KEY": "sk-secret"})
