@@ -7,6 +7,7 @@ import hmac
 import importlib
 import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from foldline.config import ConfigError
 
 NO_KEY = "none"
 """What servers that ask for no key are sent, since the SDKs want one."""
+_CONVENTIONAL = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 ADMIN_KEY_LENGTH = 16
 """Least characters of an admin key: shorter ones can be guessed."""
 
@@ -111,7 +113,10 @@ def _held(where: str, variable: str, file: Path | None, name: str) -> tuple[str,
         ConfigError: the file cannot be read.
     """
     if variable or file is None:
-        return os.environ.get(variable, ""), f"the environment variable {variable}"
+        text = os.environ.get(variable, "")
+        # A key that was pasted in the place of its variable's name is not shown.
+        named = variable if text or _CONVENTIONAL.fullmatch(variable) else "that is named"
+        return text, f"the environment variable {named}"
     try:
         return file.read_text("utf-8"), f"the file of {name}"
     except OSError as error:

@@ -97,7 +97,8 @@ def obstacle(
     source = services.sources.native
     route = source.route(model) if source is not None else None
     if route is None:
-        return f"provider {model.provider or '(none)'} has no compaction of its own that is configured"
+        named = model.provider or "(none)"
+        return f"there is no [providers.{named}] of a type with compaction of its own: openai_responses, anthropic"
     found = _known(services, route)
     if found is not None and not found.there:
         return found.reason

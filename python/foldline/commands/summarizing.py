@@ -123,7 +123,10 @@ def _call(
         SummarySource.MECHANICAL: services.sources.mechanical,
     }.get(source)  # fmt: skip
     if made_by is None:
-        raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"summary.source is {source} and none is configured")
+        raise SummaryFailed(
+            FailureKind.SUMMARIZER_FAILED,
+            f"summary.source is {source} and no [providers.NAME] is configured",
+        )
     asked = _summary_request(services, request, attempt)
     if source is SummarySource.MECHANICAL:
         asked = replace(asked, budget=min(asked.budget, request.policy.summary.mechanical_tokens))

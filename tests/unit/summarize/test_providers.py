@@ -181,7 +181,7 @@ class TestRetries:
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
     def test_of_other_errors_are_not_made(self, status: int, fake: FakeProvider) -> None:
         fake.otherwise = Does("server_error", status=status, body=b'{"error": {"message": "no"}}')
-        assert failure(summarizer(fake), asking(SOURCE)).detail == f"p answered {status}"
+        assert failure(summarizer(fake), asking(SOURCE)).detail.startswith(f"p answered {status}")
         assert fake.calls == 1
 
     def test_wait_as_long_as_the_provider_asks(self, fake: FakeProvider) -> None:
@@ -318,9 +318,35 @@ class TestKeys:
         with pytest.raises(ConfigError, match=r"providers\.p: the environment variable NO_SUCH_KEY holds no key"):
             summarizer(fake, api_key_env="NO_SUCH_KEY")
 
+    def test_w8_a_key_in_the_place_of_its_variables_name_is_not_shown(self, fake: FakeProvider) -> None:
+        for key in ("sk-live0123456789abcdef", "gsk_0123456789abcdefABCDEF", "AIzaSy0123456789abcdef", "0" * 32):
+            with pytest.raises(ConfigError, match="the environment variable that is named holds no key") as refused:
+                summarizer(fake, api_key_env=key)
+            assert key not in str(refused.value)
+
     def test_only_a_server_of_ones_own_goes_without(self, fake: FakeProvider) -> None:
         with pytest.raises(ConfigError, match=r"providers\.p needs api_key_env or api_key_file"):
             summarizer(fake, base_url="")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said"),
+    [
+        (401, {}, "p answered 401 for m: check the key that providers.p.api_key_env or api_key_file names"),
+        (403, {}, "p answered 403 for m: check the key that providers.p.api_key_env or api_key_file names"),
+        (404, {}, "p answered 404 for m: check the name of the model, and providers.p.base_url"),
+        (429, {"Retry-After": "120"}, "p answered 429, and asks to wait 120 s"),
+        (400, {}, "p answered 400"),
+    ],
+)
+def test_s5_a_refusal_says_what_to_look_at(fake: FakeProvider, status: int, headers: dict[str, str], said: str) -> None:
+    fake.otherwise = Does("server_error", status=status, headers=headers, body=b'{"error": {"message": "no"}}')
+    assert failure(summarizer(fake), asking(SOURCE)).detail == said
+
+
+def test_s5_where_nobody_serves_the_address_is_what_to_look_at(fake: FakeProvider) -> None:
+    failed = failure(summarizer(fake, base_url="http://127.0.0.1:1/v1"), asking(SOURCE, retries=0))
+    assert failed.detail == ("p could not be reached, or broke off: check providers.p.base_url, and whether it serves")
 
 
 @pytest.mark.parametrize(
@@ -374,5 +400,8 @@ class TestWhoWrites:
         source = provider_from(self.config(fake), JUDGES)
         assert source is not None
         failed = failure(source, asking(SOURCE, model=ModelRef("elsewhere", "m")))
-        assert failed.detail == "no provider writes summaries for elsewhere; configured are a"
+        assert failed.detail == (
+            "no provider writes summaries for elsewhere; configured are a: name one of them in summary.fast_model, or "
+            "give one a model of its own"
+        )
         assert (failed.model, fake.calls) == (ModelRef(), 0)

@@ -178,8 +178,20 @@ class Conversation:
         wait = self._backoff * 2**attempt if later is None else later
         if not again or attempt >= self._retries or wait >= self._deadline - time.monotonic():
             tries = "" if attempt == 0 else f", {attempt + 1} times"
-            self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {failure.what}{tries}", retry_after=later)
+            mend = self._mend(failure.status, kind, later)
+            self.fail(FailureKind.SUMMARIZER_FAILED, f"{self._name} {failure.what}{tries}{mend}", retry_after=later)
         return wait
+
+    def _mend(self, status: int, kind: RefusalKind, later: float | None) -> str:
+        """What to look at where a call was refused, or when to come back."""
+        settings = f"providers.{self._name}"
+        if later:
+            return f", and asks to wait {later:g} s"
+        if status in (401, 403) or kind is RefusalKind.AUTHENTICATION:
+            return f" for {self._model.model}: check the key that {settings}.api_key_env or api_key_file names"
+        if status == 404:
+            return f" for {self._model.model}: check the name of the model, and {settings}.base_url"
+        return "" if status else f": check {settings}.base_url, and whether it serves"
 
     def fail(
         self, kind: FailureKind, detail: str, *, retry_after: float | None = None, context_exceeded: bool = False

@@ -122,7 +122,8 @@ class ProviderSummarizer:
         known = ", ".join(sorted(self._providers))
         raise SummaryFailed(
             FailureKind.SUMMARIZER_FAILED,
-            f"no provider writes summaries for {model.provider or '(no provider)'}; configured are {known}",
+            f"no provider writes summaries for {model.provider or '(no provider)'}; configured are {known}: name "
+            "one of them in summary.fast_model, or give one a model of its own",
         )
 
     def _converse(

@@ -84,7 +84,8 @@ class Task:
         if self.room < _LEAST_ROOM:
             raise SummaryFailed(
                 FailureKind.SUMMARIZER_FAILED,
-                f"a window of {window} tokens leaves {self.room} for the transcript, beside prompt and answer",
+                f"a window of {window} tokens leaves {self.room} for the transcript, beside prompt and answer: it is "
+                "the catalog's, the provider's window, or what a refusal named; summary.max_tokens asks for less",
                 context_exceeded=True,
             )
 
