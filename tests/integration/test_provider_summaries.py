@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foldline.config import ConfigError
+from foldline.server import app
 from foldline.v1 import (
     admin_service_pb2,
     compaction_pb2,
@@ -28,7 +30,7 @@ from google.protobuf.duration_pb2 import Duration
 from tests.integration.host import SMALL, Host
 from tests.support.providers import HEADINGS, Does, FakeProvider
 from tests.support.requests import assistant, calls, result, user
-from tests.support.server import Client, refused, running_server, until
+from tests.support.server import Client, config_of, refused, running_server, until
 
 LINE = "The parser drops the trailing comma of `config/app.toml` and line {n} then fails with E{n}. " * 4
 KEY = "sk-live0123456789abcdefghijkl"
@@ -285,6 +287,23 @@ class TestFailures:
             assert due(host).action == compaction_pb2.ACTION_SEND
             (event,) = events(host, "COMPACTION_FAILED")
             assert event.compaction_failed.failure == compaction_pb2.FAILURE_KIND_SUMMARIZER_FAILED
+
+    @pytest.mark.parametrize(
+        ("setting", "value", "message"),
+        [
+            (
+                "source",
+                "PROVIDER",
+                r"policy\.summary\.source is PROVIDER \(from .+\), which needs a table \[providers\.NAME\]",
+            ),
+            ("redact", '["(?<=x)y"]', r"policy\.summary\.redact: RE2 does not accept '\(\?<=x\)y': .+ \(from .+\)"),
+        ],
+    )
+    def test_s2_s4_what_would_fail_every_fold_stops_the_start(
+        self, tmp_path: Path, setting: str, value: str, message: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+            app.build(config_of(tmp_path, {f"policy.summary.{setting}": value}))
 
 
 class TestBudgets:

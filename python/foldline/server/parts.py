@@ -15,6 +15,7 @@ from foldline.access import Key, require_sdk
 from foldline.config import Config, ConfigError
 from foldline.config import Memory as MemorySettings
 from foldline.domain.curators import Carried
+from foldline.domain.enums import SummarySourcePolicy
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryRequest, SummaryResult
 from foldline.domain.policy import DEFAULT_REDACT, resolve
@@ -41,7 +42,8 @@ def sources_of(
     """Who writes summaries; what is given stands in the place of what the settings name.
 
     Raises:
-        ConfigError: a compactor or an SDK that is not installed, a key that is not there.
+        ConfigError: a compactor or an SDK that is not installed, a key that is not there, a policy that no fold could
+            follow.
     """
     native: NativeSource | None = None
     if config.providers:
@@ -50,6 +52,7 @@ def sources_of(
 
         judges = _judges(catalog)
         provider, native = provider or provider_from(config, judges), native_from(config, judges)
+    _refuse_settings(config, provider)
     return Sources(
         extractive=extractive or later(_extractive),
         mechanical=later(_mechanical),
@@ -59,6 +62,26 @@ def sources_of(
         scored=_scored,
         native=native,
     )
+
+
+def _refuse_settings(config: Config, provider: Summarizer | None) -> None:
+    """What would fail every fold of a server is said at its start (S2, S4).
+
+    Raises:
+        ConfigError: it is there.
+    """
+    origin = {key: config.origins.get(f"policy.{key}", "file") for key in config.policy}
+    if provider is None and config.policy.get("summary.source") is SummarySourcePolicy.PROVIDER:
+        raise ConfigError(
+            f"policy.summary.source is PROVIDER (from {origin['summary.source']}), which needs a table [providers.NAME]"
+        )
+    if "summary.redact" in config.policy:
+        from foldline.summarize.redact import Redactor
+
+        try:
+            Redactor(tuple(config.policy["summary.redact"]))
+        except FoldlineError as error:
+            raise ConfigError(f"policy.{error.message} (from {origin['summary.redact']})") from None
 
 
 def _extractive() -> Summarizer:
