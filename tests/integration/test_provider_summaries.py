@@ -316,6 +316,10 @@ class TestBudgets:
         skipped = due(host, 100, 60)
         assert skipped.skip == compaction_pb2.SKIP_REASON_BUDGET
         assert world.fake.calls == 1
+        why = "the budget of paid folds is spent: 1 attempts within an hour, max_paid_folds_per_hour is 1"
+        assert events(host, "COMPACTION_SKIPPED")[-1].compaction_skipped.message.startswith(f"{why}; transcript ")
+        manual = refused(host.compact)
+        assert (manual.reason, manual.metadata["skip"], manual.message) == ("NOTHING_TO_FOLD", "BUDGET", why)
         world.now += 3601
         assert due(host, 200).action == compaction_pb2.ACTION_SEND_FOLDED
         assert world.fake.calls == 2
@@ -334,6 +338,11 @@ class TestBudgets:
         host = near(world.client, min_boundaries_between=0, **limit)
         due(host)
         assert due(host, 100, 60).skip == compaction_pb2.SKIP_REASON_BUDGET
+        ((name, value),) = limit.items()
+        assert (
+            f" within 24 hours, {name} is {value:.6g};"
+            in events(host, "COMPACTION_SKIPPED")[-1].compaction_skipped.message
+        )
         world.now += 86_401
         assert due(host, 200).action == compaction_pb2.ACTION_SEND_FOLDED
         assert world.fake.calls == 2

@@ -17,6 +17,7 @@ from foldline.commands.sources import EXTERNAL, PAID, called_model, in_its_place
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger, WarningCode
 from foldline.domain.folding import FoldPlan, Snapshot
+from foldline.domain.policy import Policy
 from foldline.domain.pressure import PressureReport
 from foldline.domain.rows import ModelRef, Row
 from foldline.domain.session import Session
@@ -41,7 +42,7 @@ def begin(
     if isinstance(attempt, SkipReason):
         if attempt is SkipReason.NOTHING_TO_FOLD:
             draft.session = replace(draft.session, cadence=cadence.nothing_to_fold(draft.session.cadence))
-        return _skip(draft, request.decision, attempt)
+        return _skip(draft, request, attempt)
     if fold is not None:
         fold.fold_id = attempt.fold.fold_id
         attempt = replace(attempt, fold=fold)
@@ -168,20 +169,23 @@ def plan_inputs(services: Services, session: Session, request: FoldRequest) -> P
     )
 
 
-def _skip(draft: Draft, decision: Decision, reason: SkipReason) -> FoldOutcome:
-    note_skip(draft, decision, reason)
+def _skip(draft: Draft, request: FoldRequest, reason: SkipReason) -> FoldOutcome:
+    why = cadence.why_gated(reason, draft.session.cadence, request.policy, now=draft.now)
+    note_skip(draft, request.decision, request.policy, reason)
     draft.commit()
-    return FoldOutcome(skip=reason)
+    return FoldOutcome(skip=reason, detail=why)
 
 
-def note_skip(draft: Draft, decision: Decision, reason: SkipReason) -> None:
+def note_skip(draft: Draft, decision: Decision, policy: Policy, reason: SkipReason) -> None:
     """C8: the event log records a skip when its reason changes."""
+    why = cadence.why_gated(reason, draft.session.cadence, policy, now=draft.now)
     record, changed = cadence.skipped(draft.session.cadence, reason)
     draft.session = replace(draft.session, cadence=record)
     if changed:
+        numbers = _numbers(decision.report)
         draft.event(
             EventKind.COMPACTION_SKIPPED, trigger=decision.trigger, signals=decision.signals, skip=reason,
-            tokens=decision.report.transcript_tokens, message=_numbers(decision.report),
+            tokens=decision.report.transcript_tokens, message=f"{why}; {numbers}" if why else numbers,
         )  # fmt: skip
 
 

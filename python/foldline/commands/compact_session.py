@@ -96,10 +96,8 @@ def _remember_joined(
 
 def refusal_of(outcome: FoldOutcome) -> FoldlineError:
     if outcome.failure is None:
-        return FoldlineError(
-            Reason.NOTHING_TO_FOLD, "no rows may be folded: what there is has to stay or is folded already",
-            skip=outcome.skip or "",
-        )  # fmt: skip
+        why = outcome.detail or "no rows may be folded: what there is has to stay or is folded already"
+        return FoldlineError(Reason.NOTHING_TO_FOLD, why, skip=outcome.skip or "")
     checks = ",".join(dict.fromkeys(c.rule for c in outcome.checks))
     if outcome.failure is FailureKind.INTERRUPTED:
         return stops()

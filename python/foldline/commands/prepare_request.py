@@ -205,7 +205,7 @@ def prepare_request(services: Services, caller: Caller, request: Prepare, encode
                 decision = cadence.restating(decision)
             if not decision.fold or not is_open:
                 if is_open and decision.skip is not None:
-                    note_skip(draft, decision, decision.skip)
+                    note_skip(draft, decision, boundary.policy, decision.skip)
                 outcome = FoldOutcome(skip=decision.skip if is_open else None)
                 now = _Measured(exact, known, report)
                 return _answer(services, caller, live, draft, boundary, decision, outcome, now, encode)

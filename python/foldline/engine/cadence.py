@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from foldline.domain.changes import replace
@@ -417,13 +418,32 @@ def cools(cadence: Cadence, now: float) -> bool:
 
 
 def budget_spent(cadence: Cadence, policy: Policy, *, now: float) -> bool:
-    """Whether no further paid source may be called (C6): by attempts of the last hour, tokens and cost of the day."""
-    if sum(0 <= now - t < HOUR for t in cadence.paid_attempts) >= policy.max_paid_folds_per_hour:
-        return True
+    """Whether no further paid source may be called (C6)."""
+    return bool(_spent(cadence, policy, now))
+
+
+def why_gated(reason: SkipReason | None, cadence: Cadence, policy: Policy, *, now: float) -> str:
+    """What keeps a source from being called, with its numbers (C5, C6, C8); empty of any other reason."""
+    if reason is SkipReason.BUDGET:
+        return f"the budget of paid folds is spent: {_spent(cadence, policy, now)}"
+    if reason is SkipReason.COOLDOWN and cadence.cooldown_until is not None:
+        left = math.ceil(max(0.0, cadence.cooldown_until - now))
+        return f"after a failure no source is asked for another {left} s"
+    return ""
+
+
+def _spent(cadence: Cadence, policy: Policy, now: float) -> str:
+    """The guard that is reached, by attempts of the last hour, or tokens or cost of the day (C6); empty if none is."""
+    attempts = sum(0 <= now - t < HOUR for t in cadence.paid_attempts)
+    if attempts >= policy.max_paid_folds_per_hour:
+        return f"{attempts} attempts within an hour, max_paid_folds_per_hour is {policy.max_paid_folds_per_hour}"
     today = [s for s in cadence.spending if 0 <= int(now // HOUR) - s.hour < HOURS_A_DAY]
-    if policy.max_tokens_per_day is not None and sum(s.tokens for s in today) >= policy.max_tokens_per_day:
-        return True
-    return policy.max_cost_per_day is not None and sum(s.cost for s in today) >= policy.max_cost_per_day
+    tokens, cost = sum(s.tokens for s in today), sum(s.cost for s in today)
+    if policy.max_tokens_per_day is not None and tokens >= policy.max_tokens_per_day:
+        return f"{tokens} tokens within 24 hours, max_tokens_per_day is {policy.max_tokens_per_day}"
+    if policy.max_cost_per_day is not None and cost >= policy.max_cost_per_day:
+        return f"{cost:.6g} within 24 hours, max_cost_per_day is {policy.max_cost_per_day:.6g}"
+    return ""
 
 
 def _fit_exempt(trigger: Trigger, cadence: Cadence) -> bool:

@@ -163,6 +163,9 @@ def test_5_the_boundary_is_the_one_counted_last() -> None:
 )
 def test_c5_cooldown(rule: str, m: Measurement, record: Cadence, skip: SkipReason | None) -> None:
     cooling = replace(record, cooldown_until=NOW + 0.1)
+    assert cadence.why_gated(SkipReason.COOLDOWN, cooling, Policy(), now=NOW) == (
+        "after a failure no source is asked for another 1 s"
+    )
     assert decide(m, cooling).skip == skip
     over = replace(record, cooldown_until=NOW)
     assert decide(m, over).skip is None

@@ -246,11 +246,12 @@ class _Boundary:
 
     def _skipped(self, draft: Draft, found: Measured, reason: SkipReason | None) -> FoldOutcome:
         if self.request.manual:
-            raise refusal_of(FoldOutcome(skip=reason))
+            why = cadence.why_gated(reason, draft.session.cadence, found.policy, now=draft.now)
+            raise refusal_of(FoldOutcome(skip=reason, detail=why))
         if reason is SkipReason.NOTHING_TO_FOLD:
             draft.session = replace(draft.session, cadence=cadence.nothing_to_fold(draft.session.cadence))
         if reason is not None:
-            note_skip(draft, found.decision, reason)
+            note_skip(draft, found.decision, found.policy, reason)
         return FoldOutcome(skip=reason)
 
     # The fold
