@@ -10,6 +10,7 @@ does, and comes back when the sidecar was away.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import queue
 import threading
 import time
@@ -139,4 +140,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
