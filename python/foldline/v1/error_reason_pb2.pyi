@@ -118,7 +118,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Code: FAILED_PRECONDITION. Metadata: `digest`. Example: `{digest: "9f86d0…"}`.
     """
     ERROR_REASON_NOTHING_TO_FOLD: _ErrorReason.ValueType  # 17
-    """A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4).
+    """A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4), or its budget is spent
+    (C6): `skip` is then `BUDGET`.
 
     Code: FAILED_PRECONDITION. Metadata: `skip`, or `failure` and `checks`. Example: `{skip: "NOTHING_TO_FOLD"}`.
     """
@@ -363,7 +364,8 @@ ERROR_REASON_TOOLS_UNKNOWN: ErrorReason.ValueType  # 16
 Code: FAILED_PRECONDITION. Metadata: `digest`. Example: `{digest: "9f86d0…"}`.
 """
 ERROR_REASON_NOTHING_TO_FOLD: ErrorReason.ValueType  # 17
-"""A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4).
+"""A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4), or its budget is spent
+(C6): `skip` is then `BUDGET`.
 
 Code: FAILED_PRECONDITION. Metadata: `skip`, or `failure` and `checks`. Example: `{skip: "NOTHING_TO_FOLD"}`.
 """

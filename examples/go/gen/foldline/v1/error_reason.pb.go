@@ -107,7 +107,8 @@ const (
 	//
 	// Code: FAILED_PRECONDITION. Metadata: `digest`. Example: `{digest: "9f86d0…"}`.
 	ErrorReason_ERROR_REASON_TOOLS_UNKNOWN ErrorReason = 16
-	// A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4).
+	// A manual fold finds nothing to fold, or nothing that would make the transcript smaller (F4), or its budget is spent
+	// (C6): `skip` is then `BUDGET`.
 	//
 	// Code: FAILED_PRECONDITION. Metadata: `skip`, or `failure` and `checks`. Example: `{skip: "NOTHING_TO_FOLD"}`.
 	ErrorReason_ERROR_REASON_NOTHING_TO_FOLD ErrorReason = 17
