@@ -112,6 +112,9 @@ def test_xi3_other_models_and_other_sessions_of_the_endpoint_are_told_apart(worl
     host.fold()
     second = NativeHost(world.client).ready()
     assert source_of(second.fold()) == "PROVIDER", "remembered over sessions"
+    (said,) = [e.warning.message for e in second.events_of("WARNING")]
+    assert " has no compaction of its own there: " in said
+    assert said.endswith(" answered 404")
     assert len(world.compactions) == 1
     assert source_of(NativeHost(world.client, "claude").ready().fold()) == "NATIVE", "of another endpoint"
 

@@ -101,7 +101,7 @@ def obstacle(
         return f"there is no [providers.{named}] of a type with compaction of its own: openai_responses, anthropic"
     found = _known(services, route)
     if found is not None and not found.there:
-        return found.reason
+        return f"{model.model} has no compaction of its own there: {found.reason}"
     wire = session.wire
     if wire is not None and wire.format not in (None, Format.CANONICAL, route.format):
         return f"requests go out as {wire.format}, which carries no item of {model.provider}"

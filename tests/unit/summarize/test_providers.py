@@ -298,7 +298,11 @@ class TestKeys:
         assert [r.headers["authorization"] for r in fake.received] == ["Bearer first-key", "Bearer second-key"]
         file.unlink()
         failed = failure(source, asking(SOURCE))
-        assert (failed.detail, failed.model, fake.calls) == ("p: its key cannot be read", ModelRef(), 2)
+        assert (failed.detail, failed.model, fake.calls) == (
+            "p: its key cannot be read; the log says why",
+            ModelRef(),
+            2,
+        )
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -369,7 +373,11 @@ def test_an_sdk_that_breaks_later_fails_the_summary_and_not_the_server(
     assert isinstance(source, ProviderSummarizer)
     source.load()
     failed = failure(source, asking(SOURCE))
-    assert (failed.detail, failed.model, fake.calls) == ("p: its SDK cannot be imported", ModelRef(), 0)
+    assert (failed.detail, failed.model, fake.calls) == (
+        "p: its SDK cannot be imported; the log says why",
+        ModelRef(),
+        0,
+    )
 
 
 class TestWhoWrites:

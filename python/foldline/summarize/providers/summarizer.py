@@ -137,7 +137,7 @@ class ProviderSummarizer:
         except (ConfigError, ImportError) as error:
             log.error("a provider cannot be used", provider=by.name, what=str(error))
             what = "key cannot be read" if isinstance(error, ConfigError) else "SDK cannot be imported"
-            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"{by.name}: its {what}") from None
+            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"{by.name}: its {what}; the log says why") from None
         talk = Conversation(
             by.name, by.endpoint, model, self._judges, retries=request.retries, backoff=self._backoff,
             deadline=time.monotonic() + request.timeout,
