@@ -34,9 +34,9 @@ _QUOTED_VALUE = re.compile(
 )
 _TRUNCATED_FIELD = re.compile(r'"(n_prompt_tokens|n_ctx|retry_after|retryDelay)" *: *"?([\d.]+s?)', re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]*+>")
-_ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_ESCAPED = re.compile(r"(?<!\\)\\+u([0-9a-fA-F]{4})")
 _DECODER = json.JSONDecoder()
-_BREAKS = re.compile(r"\\+[nrt]")
+_BREAKS = re.compile(r"(?<!\\)\\+[nrt]")
 
 
 @dataclass(slots=True)

@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from foldline.domain.enums import SummarySource
+from foldline.domain.markdown import title_of, unfenced, without_fenced
 
 HEADING_WORDS = ("goals", "decisions", "actions", "errors", "open questions", "technical details")
 """What the six headings of S3 must name, in this order."""
 
 _REASONING = re.compile(r"</?\s*(?:think|thinking|reasoning|scratchpad|analysis)\s*>", re.IGNORECASE)
 _PROTOCOL = re.compile(
-    r"</?\s*(?:\w+:)?(?:tool_?calls?|tool_?use|tool_?response|tool_?results?|function_?calls?|invoke)\b[^>\n]*>"
+    r"</?\s*(?:\w+:)?(?:tool_?calls?|tool_?use|tool_?response|tool_?results?|function_?calls?|invoke)\b[^>\n]{0,512}>"
     r"|<[|｜][a-z_▁ ]{2,40}[|｜]>|\[/?(?:TOOL_CALLS|TOOL_RESULTS)\]|<function=",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"^[ \t]*(```+|~~~+).*?^[ \t]*\1[ \t]*$|``[^\n]+?``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-_FENCE = re.compile(r"\A\s*(?:```+|~~~+)[^\n]*\n(.*?)\n?\s*(?:```+|~~~+)\s*\Z", re.DOTALL)
-_HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s+(.+?)\s*#*|\*\*(.+?)\*\*:?)\s*$", re.MULTILINE)
+_CODE = re.compile(r"``[^\n]+?``|`[^`\n]+`")
 _CALL_KEYS = frozenset({"tool_calls", "tool_call", "function_call", "functionCall", "tool_use", "tool_uses"})
 _CALL_TYPES = frozenset({"tool_use", "tool_call", "function_call", "function", "tool_result"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters", "input", "args", "tool_input", "action_input"})
@@ -32,7 +31,7 @@ def text_faults(text: str, source: SummarySource) -> Iterator[str]:
     if not text.strip():
         yield "the summary is blank"
         return
-    spoken = _CODE.sub(" ", text)
+    spoken = _CODE.sub(" ", without_fenced(text))
     if _REASONING.search(spoken):
         yield "the summary holds reasoning"
     if _PROTOCOL.search(spoken):
@@ -47,7 +46,7 @@ def text_faults(text: str, source: SummarySource) -> Iterator[str]:
 
 def missing_headings(text: str) -> tuple[str, ...]:
     """Which of the six headings (S3) do not stand in the text in their order."""
-    titles = [(m.group(1) or m.group(2)).lower() for m in _HEADING.finditer(text)]
+    titles = [title for line in text.splitlines() if (title := title_of(line))]
     missing: list[str] = []
     at = 0
     for word in HEADING_WORDS:
@@ -61,8 +60,8 @@ def missing_headings(text: str) -> tuple[str, ...]:
 
 def _is_call(text: str) -> bool:
     """Whether the whole text is the JSON of a tool call, bare or in one fence."""
-    fenced = _FENCE.match(text)
-    inner = (fenced.group(1) if fenced else text).strip()
+    fenced = unfenced(text)
+    inner = text.strip() if fenced is None else fenced
     if not inner.startswith(("{", "[")):
         return False
     try:

@@ -67,8 +67,8 @@ def carried_lines(
         own = row.source in _OWN
         started = not own
         for raw in _lines_of(clean(row.text)):
-            heading = _HEADING.match(raw)
-            if heading and len(raw) < _LONGEST_HEADING:
+            heading = _HEADING.match(raw) if len(raw) < _LONGEST_HEADING else None
+            if heading:
                 named = section_of(heading.group(1))
                 section = section if named is None else named
                 started = True

@@ -21,7 +21,7 @@ from foldline.domain.rows import (
 ELLIPSIS = " […] "
 
 _INLINE_REASONING = re.compile(
-    r"<(think|thinking|reasoning|scratchpad)\b[^>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL
+    r"<(think|thinking|reasoning|scratchpad)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL
 )
 _PROTOCOL_TAG = re.compile(
     r"<(?=/?\s*(?:\w+:)?(?:tool_?calls?|tool_?use|tool_?results?|tool_?response|function_?calls?|function_?results?|function|"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from foldline.domain.markdown import title_of, unfenced
 from foldline.summarize.constraints import MEMORY_LINE, Constraint
 from foldline.summarize.goals import constraint_line
 from foldline.summarize.packing import DETAILS, HEADINGS, NOTHING
@@ -14,16 +15,14 @@ Sections = list[list[str]]
 """The lines of the six sections, in order."""
 SHORTENED = "- Further lines were left out to keep to the budget; memory_search finds what they were about."
 _KEYS = ("goals", "decisions", "actions", "errors", "open questions", "technical details")
-_HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s+(.+?)\s*#*|\*\*(.+?)\*\*:?)\s*$")
 _FENCE_LINE = re.compile(r"^\s{0,3}(```+|~~~+)")
-_WHOLE_FENCE = re.compile(r"\A\s*(```+|~~~+)(?:markdown|md)?[ \t]*\n(.*?)\n?[ \t]*\1\s*\Z", re.DOTALL | re.IGNORECASE)
 
 
 def bare(text: str) -> str:
     """The answer without reasoning that was written into it, and without a fence around all of it."""
     text = without_reasoning(text).strip()
-    fenced = _WHOLE_FENCE.match(text)
-    return fenced[2].strip() if fenced else text
+    fenced = unfenced(text, ("", "markdown", "md"))
+    return text if fenced is None else fenced
 
 
 def sections_of(text: str) -> Sections | None:
@@ -33,8 +32,7 @@ def sections_of(text: str) -> Sections | None:
     """
     found: Sections = []
     for block in _blocks(text):
-        heading = _HEADING.match(block)
-        title = (heading[1] or heading[2]).lower() if heading else ""
+        title = title_of(block)
         if title and len(found) < len(_KEYS) and _KEYS[len(found)] in title:
             found.append([])
         elif found and block.strip() and block.strip().strip("-*. ").lower() != NOTHING:
@@ -57,6 +55,11 @@ def _blocks(text: str) -> list[str]:
     return blocks
 
 
+def masked(sections: Sections, mask: Callable[[str], str]) -> Sections:
+    """The sections with secrets hidden, also those of several lines."""
+    return [_blocks(mask("\n".join(section))) for section in sections]
+
+
 def render(sections: Sequence[Sequence[str]]) -> str:
     """The document with its headings as they must be, or ``none`` under one that has nothing."""
     bodies = ("\n".join(lines) or NOTHING for lines in sections)
@@ -76,6 +79,7 @@ def composed(
     own += [f"- {MEMORY_LINE}"] * (gave_way and MEMORY_LINE not in said)
     lines = [list(section) for section in sections]
     sizes = [[count(line + "\n") for line in section] for section in lines]
+    totals = [sum(section) for section in sizes]
     shortened = False
     while True:
         made = [own + lines[0], *lines[1:]] if own else lines
@@ -92,8 +96,10 @@ def composed(
             continue
         shortened = True
         while over > 0:
-            longest = max(range(len(sizes)), key=lambda i: sum(sizes[i]))
+            longest = totals.index(max(totals))
             if not sizes[longest]:
                 return None
-            over -= sizes[longest].pop()
+            size = sizes[longest].pop()
+            totals[longest] -= size
+            over -= size
             lines[longest].pop()
