@@ -56,6 +56,11 @@ class Key:
         return key
 
 
+def hidden(text: str, key: str) -> str:
+    """The text without the key in it."""
+    return text if key == NO_KEY else text.replace(key, "[redacted]")
+
+
 class AdminKeys:
     """The keys of administrators (M7): any of them is one, so that a new one is valid before the old one goes.
 

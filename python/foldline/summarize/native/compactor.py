@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import structlog
 
-from foldline.access import Key
+from foldline.access import Key, hidden
 from foldline.config import ConfigError
 from foldline.domain.enums import FailureKind, SummarySource
 from foldline.domain.folding import SourceBound, SummaryFailed, SummaryResult
@@ -21,7 +21,6 @@ from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.conversation import Conversation, Judges
 from foldline.summarize.providers.endpoint import Answer, CallFailed
 from foldline.summarize.providers.running import Cancelled, run
-from foldline.summarize.redact import MASK
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +78,7 @@ class NativeCompactor:
             raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, f"{by.name}: its {what}") from None
         talk = Conversation(
             by.name, by.api, model, self._judges, retries=task.retries, deadline=time.monotonic() + task.timeout,
-            backoff=self._backoff, mask=lambda text: text.replace(key, MASK),
+            backoff=self._backoff, mask=lambda text: hidden(text, key),
         )  # fmt: skip
         try:
             answer = run(lambda: self._calls(by, key, talk, task), seconds=task.timeout, cancelled=task.cancelled)
@@ -87,7 +86,7 @@ class NativeCompactor:
         except Incapable as reason:
             if reason.body is not None and talk.usage is None:
                 talk.usage = self._judges.usage(by.api.kind, reason.body)
-            self._unavailable(talk, f"{by.name} {reason}", remember=True)
+            self._unavailable(talk, f"{by.name} {hidden(str(reason), key)}", remember=True)
         except NotCompacted as reason:
             if reason.unfit:
                 self._unavailable(talk, f"{by.name} compacted nothing: {reason}")

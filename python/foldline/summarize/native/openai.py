@@ -17,6 +17,8 @@ from foldline.summarize.providers.endpoint import Answer, Ending, body_of, liste
 from foldline.summarize.providers.sdks import OpenAISdk, refused
 
 PROTOCOL = "responses/compact"
+_OBJECTS = ("response.compaction", "response", "chat.completion")
+"""What may be repeated: whatever else a gateway says is for nobody's eyes (W8)."""
 
 
 class _Compacted(msgspec.Struct):
@@ -59,8 +61,9 @@ class OpenAICompaction(OpenAISdk):
         items = listed(answer.body.get("output"))
         found = [i for i in items if i.get("type") == "compaction"]
         if len(found) != 1:
-            what = text_of(answer.body.get("object")) or "no object"
-            raise Incapable(f"gave {len(found)} compaction items among {len(items)}, as {what[:40]}", answer.body)
+            what = text_of(answer.body.get("object"))
+            kind = what if what in _OBJECTS else "an object of another kind"
+            raise Incapable(f"gave {len(found)} compaction items among {len(items)}, as {kind}", answer.body)
         if not text_of(found[0].get("encrypted_content")):
             raise Incapable("gave a compaction item without content", answer.body)
         return answer.text

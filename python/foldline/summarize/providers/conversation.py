@@ -21,6 +21,8 @@ from foldline.summarize.written import Sections, bare, sections_of
 log = structlog.get_logger(__name__)
 
 _TOO_LARGE = (RefusalKind.CONTEXT_EXCEEDED, RefusalKind.BODY_TOO_LARGE)
+_TOKEN_CHARS = 64
+"""No text has so many characters a token."""
 _READ_BYTES, _LOGGED_CHARS = 16_384, 400
 _PAGE = 256
 """llama.cpp rounds its windows up to a multiple of it."""
@@ -103,6 +105,9 @@ class Conversation:
         if ending is not Ending.COMPLETE:
             full = ending is Ending.WINDOW
             self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} {ending}", context_exceeded=full)
+        if len(answer.text) > _TOKEN_CHARS * most:
+            what = f"{len(answer.text)} characters where it was asked for {most} tokens at most"
+            self.fail(FailureKind.SUMMARY_REJECTED, f"{self._name} gave {what}")
         text = bare(answer.text)
         if not text:
             why = "reasoning and no summary" if answer.reasoned or answer.text.strip() else "a blank summary"

@@ -12,6 +12,8 @@ from foldline.summarize.providers.endpoint import CallFailed, refused_by_status
 
 LONG = 86_400.0
 """Seconds a client waits at most; a summary's own time is shorter, and kept over all its calls."""
+ANSWER_BYTES = 32 << 20
+"""Of a response, unpacked: twice the largest item that can be stored. One that sends on without end fills no memory."""
 
 
 class Sdk:
@@ -50,8 +52,9 @@ class _Twin(Sdk):
     @asynccontextmanager
     async def connected(self, key: str) -> AsyncIterator[Any]:
         """A client, which makes each call once; the calls are made again elsewhere."""
-        made = getattr(self.load(), self.client)
-        async with made(api_key=key, base_url=self.base_url, max_retries=0, timeout=LONG) as client:
+        loaded = self.load()
+        made, http = getattr(loaded, self.client), loaded.DefaultAsyncHttpxClient(**HTTP)
+        async with made(api_key=key, base_url=self.base_url, max_retries=0, timeout=LONG, http_client=http) as client:
             yield client
 
     @contextmanager
@@ -77,6 +80,26 @@ class GoogleSdk(Sdk):
     url = "https://generativelanguage.googleapis.com"
 
 
+async def bounded(response: Any) -> None:
+    """Has a response of more than ``ANSWER_BYTES`` fail where it is read."""
+    unpacked = response.aiter_bytes
+
+    async def parts(*args: Any, **named: Any) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in unpacked(*args, **named):
+            size += len(part)
+            if size > ANSWER_BYTES:
+                raise CallFailed(f"answered with more than {ANSWER_BYTES} bytes")
+            yield part
+
+    response.aiter_bytes = parts
+
+
+HTTP: dict[str, Any] = {"follow_redirects": False, "event_hooks": {"response": [bounded]}}
+"""Of every client: an answer that sends it elsewhere is none, since the rows and, in a header of its own, the key would
+go there too (W8)."""
+
+
 @contextmanager
 def failing(
     error: type[Exception], refusal: Callable[[Any], Exception], broken: type[Exception] | tuple[type[Exception], ...]
@@ -91,7 +114,9 @@ def failing(
         yield
     except error as raised:
         raise refusal(raised) from None
-    except broken:
+    except broken as raised:
+        if isinstance(raised.__cause__, CallFailed):
+            raise raised.__cause__ from None
         raise CallFailed("could not be reached, or broke off", again=True) from None
 
 

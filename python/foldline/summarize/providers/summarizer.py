@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from foldline.access import Key
+from foldline.access import NO_KEY, Key, hidden
 from foldline.config import ConfigError, Provider
 from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind, Oversize, PromptCache, SourceBoundKind, SummarySource
@@ -26,15 +26,16 @@ from foldline.summarize.providers.endpoint import Endpoint
 from foldline.summarize.providers.running import Cancelled, run
 from foldline.summarize.providers.sizes import UNKNOWN, Sizes
 from foldline.summarize.providers.task import Task
-from foldline.summarize.redact import MASK
 from foldline.summarize.sizing import Sized, chunks, trim
 from foldline.summarize.source import read_source
 from foldline.summarize.transcript import parts_of
-from foldline.summarize.written import Sections, composed
+from foldline.summarize.written import Sections, composed, masked
 
 _BECAUSE_BYTES = 256
 _AT_ONCE = 4
 """Calls of one summary that are made side by side."""
+_KEY_LENGTH = 16
+"""Keys that are shorter are what servers take that want none, and ordinary words: a summary may hold them."""
 
 log = structlog.get_logger(__name__)
 
@@ -141,7 +142,7 @@ class ProviderSummarizer:
         talk = Conversation(
             by.name, by.endpoint, model, self._judges, retries=request.retries, backoff=self._backoff,
             deadline=time.monotonic() + request.timeout,
-            mask=lambda text: task.source.mask(text.replace(key, MASK)), heard=heard,
+            mask=lambda text: task.source.mask(hidden(text, key)), heard=heard,
         )  # fmt: skip
 
         async def calls() -> tuple[Sections, SourceBound]:
@@ -163,7 +164,9 @@ class ProviderSummarizer:
             where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-3:]]
             log.error("a provider's SDK failed", provider=by.name, error=type(error).__name__, where=where)
             talk.fail(FailureKind.SUMMARIZER_FAILED, f"the SDK of {by.name} failed: {type(error).__name__}")
-        return sections, bound, talk.usage
+        # A provider may repeat what it was sent, the live request as it is (S4) and the key in its header (W8).
+        named = key if len(key) >= _KEY_LENGTH else NO_KEY
+        return masked(sections, lambda text: task.source.mask(hidden(text, named))), bound, talk.usage
 
 
 async def _written(task: Task, talk: Conversation, by: Configured, model: ModelRef) -> tuple[Sections, SourceBound]:
@@ -173,9 +176,9 @@ async def _written(task: Task, talk: Conversation, by: Configured, model: ModelR
         return await _apart(task, talk)
     try:
         sections = await talk.sections(*task.ask_live(_appendable(live, by, model)))
-        # The live request is not masked: what it is answered with must be (S4).
-        masked = [[task.source.clean(line) for line in section] for section in sections]
-        return masked, SourceBound(prompt_cache=PromptCache.APPEND)
+        # The live request is not defused: what it is answered with must be (V6).
+        clean = [[task.source.clean(line) for line in section] for section in sections]
+        return clean, SourceBound(prompt_cache=PromptCache.APPEND)
     except NotAppendable as reason:
         because = str(reason)
     except SummaryFailed as failure:
