@@ -382,3 +382,43 @@ def test_s4_a_secret_of_several_lines_that_an_answer_repeats_is_masked(world: Wo
     shown = repr([str(e) for e in host.events()]) + repr([str(r) for r in host.active()])
     assert "qhWnMfhTQ0aXy" not in shown
     assert "kept apart" in shown
+
+
+SECRET = "sk-abcdefghijklmnopqrstuvwxyz0123"
+HIDDEN_IN = {
+    "nested": json.dumps({"headers": {"Authorization": f"Bearer {SECRET}", "list": [[SECRET], {"a": SECRET}]}}),
+    "a key": json.dumps({"env": {SECRET: 1}, SECRET: {"x": 2}}),
+    "escaped": '{"token": "' + SECRET.replace("-", "\\u002d").replace("a", "\\u0061") + '"}',
+    "no JSON": f"curl -H '{SECRET}",
+}
+
+
+@pytest.mark.parametrize("source", ["provider", "extractive"])
+@pytest.mark.parametrize("where", HIDDEN_IN)
+def test_s4_no_secret_in_arguments_reaches_a_summary_or_who_writes_it(world: World, where: str, source: str) -> None:
+    own = policy_pb2.SummarySourcePolicy.Value(f"SUMMARY_SOURCE_POLICY_{source.upper()}")
+    host = Host(
+        world.client, f"secret-{next(_numbers)}", min_progress=0.0, output_reserve_tokens=100,
+        summary=policy_pb2.SummaryPolicy(
+            source=own, retries=0, fast_model=model_pb2.ModelRef(provider="openai", model="m"), coverage_floor=1.0,
+            instructions=f"Never tell {SECRET} to anybody.",
+        ),
+    )  # fmt: skip
+    for n in range(12):
+        call = {"id": f"c{n}", "type": "function", "function": {"name": "fetch", "arguments": HIDDEN_IN[where]}}
+        host.append(
+            user(LINE.format(n=n)), {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": f"401 for line {n}"}, assistant("It failed."),
+            run_id=f"old-{n}",
+        )  # fmt: skip
+    host.turn("carries", "And now?", "Nothing new.")  # Results that no request carried do not fold (F6).
+    host.compact()
+    assert (len(world.wire.requests) > 0) == (source == "provider")
+    sent = b"".join(world.wire.requests).decode()
+    told = "".join(sent.split("\r\n\r\n")[1:])
+    (summary,) = [r.compaction_summary.text for r in host.active() if r.HasField("compaction_summary")]
+    for shown in (told, summary, repr([str(e) for e in host.events()])):
+        assert SECRET not in shown
+        assert SECRET[3:] not in shown
+        assert SECRET.replace("-", "\\u002d").replace("a", "\\u0061") not in shown.replace("\\\\", "\\")
+    assert "fetch" in (told or summary)

@@ -25,6 +25,7 @@ from foldline.domain.rows import (
 )
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
 from foldline.summarize.outcomes import brief_call, looks_failed, main_argument
+from foldline.summarize.redact import MASK
 from foldline.summarize.text import clip, defuse, one_line, plain, sentences, without_reasoning
 
 
@@ -168,7 +169,30 @@ def _read_arguments(arguments_json: str, clean: Callable[[str], str]) -> dict[st
         return clean(arguments_json)
     if not isinstance(value, dict):
         return clean(arguments_json)
-    return {clean(str(k)): clean(v) if isinstance(v, str) else v for k, v in value.items()}
+    return {clean(str(k)): _cleaned(v, clean) for k, v in value.items()}
+
+
+def _cleaned(value: object, clean: Callable[[str], str]) -> object:
+    """A JSON value with its texts cleaned, however deep they stand."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(v, clean) for v in value]
+    if isinstance(value, dict):
+        return {clean(str(k)): _cleaned(v, clean) for k, v in value.items()}
+    return value
+
+
+def arguments_text(arguments_json: str, clean: Callable[[str], str]) -> str:
+    """Arguments as they are but for secrets, also those that only show once escapes of JSON are undone (S4)."""
+    text = clean(arguments_json)
+    if "\\" not in arguments_json:
+        return text
+    try:
+        plainly = clean(msgspec.json.encode(msgspec.json.decode(arguments_json)).decode())
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return plainly if plainly.count(MASK) > text.count(MASK) else text
 
 
 def _scalars(value: object) -> list[str]:

@@ -20,6 +20,7 @@ from foldline.domain.rows import (
     UserRow,
     identity_of,
 )
+from foldline.summarize.reading import arguments_text
 from foldline.summarize.text import clip_middle, one_line, plain, without_reasoning
 
 _NAME_CHARS = 80
@@ -94,6 +95,7 @@ def _assistant(
     for block in content:
         if isinstance(block, ToolCallBlock):
             name = one_line(clean(block.name))[:_NAME_CHARS] or "a tool"
-            yield Part(offset, Rank.TOOL, f"assistant calls {name}", clean(block.arguments_json).strip() or "{}"), block
+            given = arguments_text(block.arguments_json, clean).strip() or "{}"
+            yield Part(offset, Rank.TOOL, f"assistant calls {name}", given), block
         elif isinstance(block, TranscriptBlock) and block.source == TranscriptSource.SPOKEN_UNMEASURED:
             yield Part(offset, Rank.SPEECH, "assistant, spoken", clean(block.text).strip()), block
