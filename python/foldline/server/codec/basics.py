@@ -101,7 +101,7 @@ def usage_of(value: model_pb2.Usage) -> Usage:
     def given(name: str) -> int | None:
         return count_of(value, name)
 
-    cost = value.cost if value.HasField("cost") else None
+    cost = min(value.cost, float(COUNT_MAX)) if value.HasField("cost") else None  # So that sums are finite too.
     return Usage(
         given("input_tokens"), given("output_tokens"), given("cached_input_tokens"), cost, value.currency,
         given("cache_write_tokens"), given("reasoning_tokens"), value.aggregated,
