@@ -58,7 +58,10 @@ class OpenAICompaction(OpenAISdk):
 
     def item(self, answer: Answer) -> str:
         """``output`` whole: all user messages and exactly one compaction item (XI1, XI4)."""
-        items = listed(answer.body.get("output"))
+        output = answer.body.get("output")
+        items = listed(output)
+        if isinstance(output, list) and len(items) != len(output):
+            raise Incapable("gave items that are no objects, which no request could carry", answer.body)
         found = [i for i in items if i.get("type") == "compaction"]
         if len(found) != 1:
             what = text_of(answer.body.get("object"))
