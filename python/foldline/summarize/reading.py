@@ -165,11 +165,11 @@ def _read_arguments(arguments_json: str, clean: Callable[[str], str]) -> dict[st
     """Arguments as a mapping with cleaned texts, or as cleaned text where they are no JSON object."""
     try:
         value = msgspec.json.decode(arguments_json)
+        if isinstance(value, dict):
+            return {clean(str(k)): _cleaned(v, clean) for k, v in value.items()}
     except (msgspec.DecodeError, RecursionError):
-        return clean(arguments_json)
-    if not isinstance(value, dict):
-        return clean(arguments_json)
-    return {clean(str(k)): _cleaned(v, clean) for k, v in value.items()}
+        pass
+    return arguments_text(arguments_json, clean)
 
 
 def _cleaned(value: object, clean: Callable[[str], str]) -> object:

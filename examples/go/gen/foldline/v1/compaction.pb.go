@@ -1469,14 +1469,18 @@ type CompactionPlan struct {
 	SummarySource SummarySource `protobuf:"varint,9,opt,name=summary_source,json=summarySource,proto3,enum=foldline.v1.SummarySource" json:"summary_source,omitempty"`
 	// Model that would write it. Absent: none.
 	Model *ModelRef `protobuf:"bytes,10,opt,name=model,proto3" json:"model,omitempty"`
-	// Tokens the model would read. 0: no model would be called.
+	// Tokens the model would read, before what does not fit its window is left out (S4). 0: no model would be called, but
+	// perhaps by a curator or compactor.
 	SourceTokens int64 `protobuf:"varint,11,opt,name=source_tokens,json=sourceTokens,proto3" json:"source_tokens,omitempty"`
 	// Cost of writing it by the catalog's prices, in `currency`. Absent: not known, or no model would be called.
 	Cost *float64 `protobuf:"fixed64,12,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
 	// Currency of `cost`. At most 8 bytes.
-	Currency      string `protobuf:"bytes,13,opt,name=currency,proto3" json:"currency,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Currency string `protobuf:"bytes,13,opt,name=currency,proto3" json:"currency,omitempty"`
+	// Why the provider itself would not compact, though policy asks for that (N3), for people. Empty: it would, or nobody
+	// asks for it. At most 1 024 bytes.
+	NativeUnavailable string `protobuf:"bytes,14,opt,name=native_unavailable,json=nativeUnavailable,proto3" json:"native_unavailable,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *CompactionPlan) Reset() {
@@ -1596,6 +1600,13 @@ func (x *CompactionPlan) GetCost() float64 {
 func (x *CompactionPlan) GetCurrency() string {
 	if x != nil {
 		return x.Currency
+	}
+	return ""
+}
+
+func (x *CompactionPlan) GetNativeUnavailable() string {
+	if x != nil {
+		return x.NativeUnavailable
 	}
 	return ""
 }
@@ -1764,7 +1775,7 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	"\n" +
 	"SpliceList\x129\n" +
 	"\asplices\x18\x01 \x03(\v2\x13.foldline.v1.SpliceB\n" +
-	"\xbaH\a\x92\x01\x04\x10\x80\x80\x10R\asplices\"\x91\x05\n" +
+	"\xbaH\a\x92\x01\x04\x10\x80\x80\x10R\asplices\"\xca\x05\n" +
 	"\x0eCompactionPlan\x126\n" +
 	"\x05scope\x18\x01 \x01(\x0e2\x16.foldline.v1.FoldScopeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05scope\x12B\n" +
 	"\tdiscarded\x18\x02 \x03(\v2\x18.foldline.v1.OffsetRangeB\n" +
@@ -1781,7 +1792,8 @@ const file_foldline_v1_compaction_proto_rawDesc = "" +
 	" \x01(\v2\x15.foldline.v1.ModelRefR\x05model\x12#\n" +
 	"\rsource_tokens\x18\v \x01(\x03R\fsourceTokens\x12\x17\n" +
 	"\x04cost\x18\f \x01(\x01H\x00R\x04cost\x88\x01\x01\x12#\n" +
-	"\bcurrency\x18\r \x01(\tB\a\xbaH\x04r\x02(\bR\bcurrencyB\a\n" +
+	"\bcurrency\x18\r \x01(\tB\a\xbaH\x04r\x02(\bR\bcurrency\x127\n" +
+	"\x12native_unavailable\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x11nativeUnavailableB\a\n" +
 	"\x05_cost\"\xd9\x01\n" +
 	"\bProgress\x12:\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1a.foldline.v1.ProgressPhaseB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05phase\x12!\n" +

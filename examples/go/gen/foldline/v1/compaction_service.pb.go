@@ -1554,7 +1554,8 @@ func (x *PlanCompactionRequest) GetOverride() *Policy {
 // Carries the plan.
 type PlanCompactionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What a manual fold would do now. Absent: there is nothing to fold.
+	// What a manual fold would do now; where it finds nothing, what the fold would that precedes a request to this model,
+	// which cannot carry the item of another (N4). Absent: there is nothing to fold.
 	Plan *CompactionPlan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Pressure now.
 	Pressure *PressureReport `protobuf:"bytes,2,opt,name=pressure,proto3" json:"pressure,omitempty"`
