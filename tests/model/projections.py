@@ -52,7 +52,9 @@ class Projections(Questions):
         asked = answer.record.trigger == compaction_pb2.TRIGGER_DID_NOT_FIT
         seen, record = answer.pressure, old.answer.record
         beside = max(0, seen.forecast_tokens - seen.transcript_tokens)
-        left = record.tokens_after + max(0, seen.transcript_tokens - record.tokens_before) + beside
+        # The factor may have been learned on since.
+        saved = (record.tokens_before - record.tokens_after) / old.answer.pressure.estimator_factor
+        left = seen.transcript_tokens - saved * seen.estimator_factor + beside
         fits = left < 0.9 * seen.threshold_tokens and left + seen.output_reserve_tokens < 0.9 * seen.window_tokens
         require(
             not (same and fits and not asked) or self.backend.clock() >= old.expires, "L2",

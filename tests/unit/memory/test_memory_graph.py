@@ -185,7 +185,8 @@ class Failing:
 
     def add_items(self, vectors: np.ndarray, labels: np.ndarray, num_threads: int) -> None:
         after = next(self._fails)
-        self._index.add_items(vectors[:after], labels[:after], num_threads=num_threads)  # type: ignore[attr-defined]
+        if after != 0:
+            self._index.add_items(vectors[:after], labels[:after], num_threads=num_threads)  # type: ignore[attr-defined]
         if after is not None:
             raise RuntimeError("Not enough memory: addPoint failed to allocate linklist")
 

@@ -230,7 +230,8 @@ class _Boundary:
             return None
         gone = discarded_positions(self.view.sent, staged[1].discarded)
         stay = sum(f.tokens for i, f in enumerate(self.view.facts) if i not in gone and not f.superseded)
-        left = staged[1].summary_tokens + factors.apply(found.factor, stay) + found.report.parts.tools
+        stay += staged[1].rows[-1].tokens
+        left = factors.apply(found.factor, stay) + found.report.parts.tools
         fits = left < found.limits.threshold and left + found.limits.reserve < found.limits.ceiling
         # Another fold of the same list, to be judged by the same threshold, would leave no less.
         same = staged[1].list_rows == len(self.view.facts) and staged[1].threshold == found.limits.threshold
