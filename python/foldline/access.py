@@ -1,4 +1,4 @@
-"""Keys, and what it takes to call a provider's API: where they lie, and its SDK."""
+"""Keys, and what it takes to call a provider's API: where they lie, its SDK, and how much of an answer is read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import hashlib
 import hmac
 import importlib
 import importlib.util
+import math
 import os
 import re
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +150,64 @@ def require_sdk(where: str, module: str, extra: str) -> None:
 def sdk(module: str) -> Any:
     """The SDK, imported when it is first needed."""
     return importlib.import_module(module)
+
+
+ANSWER_BYTES = 32 << 20
+"""Of a response, packed and unpacked: twice the largest item that can be stored. One that sends on without end fills no
+memory."""
+
+
+class TooLong(Exception):
+    """A response of more bytes, or that took longer to read, than any answer has."""
+
+
+class _Limit:
+    """What of a response is read: ``ANSWER_BYTES``, within the time that the client gives to a single read of it."""
+
+    def __init__(self, response: Any) -> None:
+        seconds = response.request.extensions.get("timeout", {}).get("read")
+        self._until = math.inf if seconds is None else time.monotonic() + seconds
+
+    def parts(self, source: Any) -> Any:
+        def read(*args: Any, **named: Any) -> Iterator[bytes]:
+            size = 0
+            for part in source(*args, **named):
+                size = self._added(size, part)
+                yield part
+
+        return read
+
+    def parts_async(self, source: Any) -> Any:
+        async def read(*args: Any, **named: Any) -> AsyncIterator[bytes]:
+            size = 0
+            async for part in source(*args, **named):
+                size = self._added(size, part)
+                yield part
+
+        return read
+
+    def _added(self, size: int, part: bytes) -> int:
+        size += len(part)
+        if size > ANSWER_BYTES:
+            raise TooLong(f"answered with more than {ANSWER_BYTES} bytes")
+        if time.monotonic() > self._until:
+            raise TooLong("took too long over its answer")
+        return size
+
+
+def _bounded(response: Any) -> None:
+    limit = _Limit(response)
+    response.iter_raw, response.iter_bytes = limit.parts(response.iter_raw), limit.parts(response.iter_bytes)
+
+
+async def _bounded_async(response: Any) -> None:
+    limit = _Limit(response)
+    response.aiter_raw = limit.parts_async(response.aiter_raw)
+    response.aiter_bytes = limit.parts_async(response.aiter_bytes)
+
+
+HTTP: dict[str, Any] = {"follow_redirects": False, "event_hooks": {"response": [_bounded]}}
+"""Of every client: a response that is too long fails where it is read, and one that sends it elsewhere is none, since
+rows and, in a header of its own, the key would go there too (W8)."""
+ASYNC_HTTP: dict[str, Any] = {"follow_redirects": False, "event_hooks": {"response": [_bounded_async]}}
+"""``HTTP`` of asynchronous clients."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.integration.host import Host
 from tests.integration.test_agent_tools import search
 from tests.integration.test_ahead import cross, near
 from tests.integration.test_ahead import settings as ahead_settings
+from tests.integration.test_provider_hostile import Says, Wire, bomb, endless, head, whole
 from tests.support.embeddings import FakeEmbeddings
 from tests.support.requests import assistant, user
 from tests.support.server import Client, config_of, running_server, served_process, until
@@ -493,3 +495,68 @@ def test_m8_an_endpoint_is_not_taken_on_before_it_answers_with_a_vector(fake: Fa
         fake.change = lambda answer, value=value: {**answer, "data": [{"index": 0, "embedding": value}]}
         with pytest.raises(EmbedderDown, match="no vector"):
             Endpoint("m", fake.base_url, lambda: "k")
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    wire = Wire()
+    yield wire
+    wire.close()
+
+
+def dripping(wire: Wire, made: socket.socket, path: str) -> None:
+    wire.send(made, head(Transfer_Encoding="chunked"))
+    while True:
+        wire.send(made, b"1\r\n \r\n")
+        time.sleep(0.05)
+
+
+def asked_by(wire: Wire, says: Says) -> str:
+    """What a call that the wire answers so fails of."""
+    wire.says = says
+    with pytest.raises(EmbedderDown) as failed:
+        Endpoint("m", f"{wire.root}/v1", lambda: "sk-key")
+    return failed.value.message
+
+
+@pytest.mark.parametrize("says", [endless, bomb])
+def test_m8_an_answer_without_end_is_given_up_and_fills_no_memory(wire: Wire, says: Says) -> None:
+    assert "more than" in asked_by(wire, says)
+    assert wire.sent < 64 << 20, "as much as was read, and what the sockets hold"
+
+
+def test_m8_an_answer_that_drips_is_given_up_when_its_time_is_over(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SECONDS", 0.5)
+    started = time.monotonic()
+    assert "too long" in asked_by(wire, dripping)
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"])
+def test_w8_an_answer_that_points_elsewhere_is_not_followed(wire: Wire, status: str) -> None:
+    other = Wire()
+    try:
+        why = asked_by(wire, whole(b"", status, Location=f"{other.root}/v1/embeddings"))
+        assert status[:3] in why
+        assert other.requests == [], "neither texts nor the key went there"
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"x":' * 100_000, b'{"data": "\xff"}', b"null", b'{"data": [{}]}'])
+def test_m8_what_is_no_answer_of_the_api_is_a_failure(wire: Wire, body: bytes) -> None:
+    assert "something else than a vector a text" in asked_by(wire, whole(body))
+
+
+def test_m8_an_endpoint_that_turns_hostile_leaves_the_search_by_words(
+    tmp_path: Path, fake: FakeEmbeddings, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "SECONDS", 0.3)
+    wire.says = dripping
+    with running_server(tmp_path, {**settings(fake), "memory.base_url": f"{wire.root}/v1"}) as client:
+        host = folded(client)
+        started = time.monotonic()
+        answer = host.search("walnut")
+        assert answer.degraded
+        assert answer.hits
+        assert time.monotonic() - started < 10

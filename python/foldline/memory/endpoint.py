@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from foldline.access import sdk
+from foldline.access import HTTP, TooLong, sdk
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.memory.vectors import is_unit
 
@@ -56,7 +56,8 @@ class Endpoint:
         self._model, self._key = model, key
         self._sdk = sdk("openai")
         self._client = self._sdk.OpenAI(
-            api_key=key(), base_url=base_url or BASE_URL, max_retries=0, timeout=SECONDS
+            api_key=key(), base_url=base_url or BASE_URL, max_retries=0, timeout=SECONDS,
+            http_client=self._sdk.DefaultHttpxClient(**HTTP),
         )  # fmt: skip
         self._rests_until, self._last = 0.0, EmbedderDown("", model)
         self.width = 0
@@ -103,7 +104,7 @@ class Endpoint:
     def _vectors(self, texts: Sequence[str], seconds: float) -> list[bytes]:
         try:
             items = msgspec.json.decode(self._call(texts, seconds), type=_Body).data
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             items = []
         items.sort(key=lambda item: item.index)
         if [item.index for item in items] != list(range(len(texts))):
@@ -122,8 +123,9 @@ class Endpoint:
             if error.status_code in _TEXT_AT_FAULT and self.width:
                 raise ValueError(f"the embedding endpoint answered {error.status_code}") from None
             raise EmbedderDown(f"the embedding endpoint answered {error.status_code}", self._model) from None
-        except self._sdk.APIConnectionError:
-            raise EmbedderDown("the embedding endpoint cannot be reached", self._model) from None
+        except (self._sdk.APIConnectionError, TooLong) as error:
+            long = next((e for e in (error, error.__cause__) if isinstance(e, TooLong)), "cannot be reached")
+            raise EmbedderDown(f"the embedding endpoint {long}", self._model) from None
         return content
 
     def _unit(self, values: Sequence[float]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from foldline.access import sdk
+from foldline.access import ASYNC_HTTP, sdk
 from foldline.domain.enums import Format, ModelType
 from foldline.summarize.prompt import Ask
 from foldline.summarize.providers.endpoint import (
@@ -22,7 +22,7 @@ from foldline.summarize.providers.endpoint import (
     table,
     text_of,
 )
-from foldline.summarize.providers.sdks import HTTP, GoogleSdk, failing
+from foldline.summarize.providers.sdks import GoogleSdk, failing
 
 _ENDINGS = {"STOP": Ending.COMPLETE, "MAX_TOKENS": Ending.LENGTH}
 _REFUSALS = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII")
@@ -44,7 +44,7 @@ class Google(GoogleSdk):
     async def open(self, key: str) -> AsyncIterator[Call]:
         """A client for the calls of one summary."""
         genai, errors, broken = self.load()
-        options = {"base_url": self.base_url, "retry_options": {"attempts": 1}, "async_client_args": HTTP}
+        options = {"base_url": self.base_url, "retry_options": {"attempts": 1}, "async_client_args": ASYNC_HTTP}
         client = genai.Client(api_key=key, vertexai=False, http_options=options)
         try:
 

@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar
 
-from foldline.access import require_sdk, sdk
+from foldline.access import ASYNC_HTTP, TooLong, require_sdk, sdk
 from foldline.config import Provider
 from foldline.summarize.providers.endpoint import CallFailed, refused_by_status
 
 LONG = 86_400.0
 """Seconds a client waits at most; a summary's own time is shorter, and kept over all its calls."""
-ANSWER_BYTES = 32 << 20
-"""Of a response, unpacked: twice the largest item that can be stored. One that sends on without end fills no memory."""
 
 
 class Sdk:
@@ -53,7 +51,7 @@ class _Twin(Sdk):
     async def connected(self, key: str) -> AsyncIterator[Any]:
         """A client, which makes each call once; the calls are made again elsewhere."""
         loaded = self.load()
-        made, http = getattr(loaded, self.client), loaded.DefaultAsyncHttpxClient(**HTTP)
+        made, http = getattr(loaded, self.client), loaded.DefaultAsyncHttpxClient(**ASYNC_HTTP)
         async with made(api_key=key, base_url=self.base_url, max_retries=0, timeout=LONG, http_client=http) as client:
             yield client
 
@@ -80,26 +78,6 @@ class GoogleSdk(Sdk):
     url = "https://generativelanguage.googleapis.com"
 
 
-async def bounded(response: Any) -> None:
-    """Has a response of more than ``ANSWER_BYTES`` fail where it is read."""
-    unpacked = response.aiter_bytes
-
-    async def parts(*args: Any, **named: Any) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in unpacked(*args, **named):
-            size += len(part)
-            if size > ANSWER_BYTES:
-                raise CallFailed(f"answered with more than {ANSWER_BYTES} bytes")
-            yield part
-
-    response.aiter_bytes = parts
-
-
-HTTP: dict[str, Any] = {"follow_redirects": False, "event_hooks": {"response": [bounded]}}
-"""Of every client: an answer that sends it elsewhere is none, since the rows and, in a header of its own, the key would
-go there too (W8)."""
-
-
 @contextmanager
 def failing(
     error: type[Exception], refusal: Callable[[Any], Exception], broken: type[Exception] | tuple[type[Exception], ...]
@@ -114,9 +92,11 @@ def failing(
         yield
     except error as raised:
         raise refusal(raised) from None
+    except TooLong as raised:
+        raise CallFailed(str(raised)) from None
     except broken as raised:
-        if isinstance(raised.__cause__, CallFailed):
-            raise raised.__cause__ from None
+        if isinstance(raised.__cause__, TooLong):
+            raise CallFailed(str(raised.__cause__)) from None
         raise CallFailed("could not be reached, or broke off", again=True) from None
 
 
