@@ -16,7 +16,14 @@ from foldline.domain.folding import Compacted, CompactorTask, SummaryFailed, Sum
 from foldline.domain.models import Usage
 from foldline.server import app
 from foldline.summarize.extractive import ExtractiveSummarizer
-from foldline.v1 import compaction_pb2, compaction_service_pb2, policy_pb2, session_pb2, session_service_pb2
+from foldline.v1 import (
+    compaction_pb2,
+    compaction_service_pb2,
+    policy_pb2,
+    row_pb2,
+    session_pb2,
+    session_service_pb2,
+)
 from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import settings as effort
@@ -25,10 +32,10 @@ from structlog.testing import capture_logs
 
 from tests.integration import hosted
 from tests.integration.host import SMALL, Host
-from tests.integration.test_ahead import Gate, cross, ended_once, events, fill, near, ready, settings, turn
+from tests.integration.test_ahead import LINE, Gate, cross, ended_once, events, fill, near, ready, settings, turn
 from tests.integration.test_curators import asking, serving, sourced
 from tests.support.curators import Curator
-from tests.support.requests import user
+from tests.support.requests import assistant, calls, result, user
 from tests.support.server import Client, refused, running_server, started, until
 
 FAILS = SummaryFailed(FailureKind.SUMMARIZER_FAILED, "no answer", usage=Usage(700, 30, cost=0.25), retry_after=900.0)
@@ -402,3 +409,47 @@ def test_13_every_fold_has_one_end_and_every_call_is_counted_whatever_the_store_
     assert len(events(host, "COMPACTION_COMPLETED")) == committed
     assert ended_once(host)
     assert host.verify().ok, host.verify().faults
+
+
+class Whole:
+    """A compactor after which no fold can start, as the store has no room for what says so."""
+
+    background = False
+
+    def __init__(self, folder: Path) -> None:
+        self.full = Full(folder, "INSERT ON open_fold")
+
+    def compact(self, task: CompactorTask) -> Compacted:
+        self.full.begin()
+        return Compacted((), "All of it, in one line.")
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_f3_a_second_fold_that_cannot_start_takes_nothing_from_the_first(tmp_path: Path, manual: bool) -> None:
+    """Who waits is told of the first, which is there; the rounds fold at a later boundary."""
+    source = Whole(tmp_path)
+    with running_server(tmp_path, settings(tmp_path), compactor=source) as client:
+        host = Host(client, "s", output_reserve_tokens=100, auto_compact=False)
+        host.append(*[m for n in range(4) for m in (user(LINE.format(n=n)), assistant(LINE.format(n=n + 50)))])
+        prepared = host.prepare("run", user("go"))
+        for n in range(70):
+            made = [calls(f"c{n}"), result(f"c{n}", LINE.format(n=n + 100))]
+            prepared = host.prepare("run", made[1], previous_answer=host.answer(prepared, made[0]))
+        policy = policy_pb2.Policy(auto_compact=True)
+        client.session.UpdateSession(session_service_pb2.UpdateSessionRequest(session_id="s", policy=policy))
+        with capture_logs() as logs:
+            if manual:
+                assert host.compact().summary_source == row_pb2.SUMMARY_SOURCE_COMPACTOR
+            else:
+                prepared = host.prepare(
+                    "run", result("last", "x"), previous_answer=host.answer(prepared, calls("last"))
+                )
+                assert prepared.action == compaction_pb2.ACTION_SEND_FOLDED
+                assert prepared.fold.summary_source == row_pb2.SUMMARY_SOURCE_COMPACTOR
+                assert host.list == host.offsets()
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["a fold's thread failed"]
+        assert len(events(host, "COMPACTION_COMPLETED")) == 1
+        assert not events(host, "COMPACTION_FAILED")
+        assert ended_once(host)
+        source.full.end()
+        assert host.verify().ok, host.verify().faults

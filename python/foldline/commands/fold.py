@@ -111,12 +111,14 @@ def on_thread(
     release = services.sessions.hold(live)
 
     def work() -> None:
-        outcome = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL)
+        outcome: FoldOutcome | None = None
         try:
             outcome = folds()
         finally:
             with live.lock:
-                end(live, attempt.fold, outcome)
+                # What fails behind a fold that has committed, as the start of a second one (F3), undoes nothing of it.
+                failed = FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=FailureKind.INTERNAL)
+                end(live, attempt.fold, outcome or attempt.fold.committed or failed)
             release()
 
     try:
