@@ -306,6 +306,78 @@ class TestFailures:
             app.build(config_of(tmp_path, {f"policy.summary.{setting}": value}))
 
 
+NOWHERE = model_pb2.ModelRef(provider="elsewhere", model="fast")
+
+
+class TestFastModel:
+    """S2: a fast model of a provider that is not configured; beside it stands one that would write for all others."""
+
+    def test_s2_it_is_refused_wherever_it_is_chosen(self, world: World) -> None:
+        bad = policy_pb2.Policy(summary=policy_pb2.SummaryPolicy(fast_model=NOWHERE))
+        create = session_service_pb2.CreateSessionRequest(session_id="refused", policy=bad)
+        host = near(world.client)
+        shape = compaction_service_pb2.RequestShape(model=SMALL)
+        for call, request in (
+            (world.client.session.CreateSession, create),
+            (
+                world.client.session.UpdateSession,
+                session_service_pb2.UpdateSessionRequest(session_id=host.id, policy=bad),
+            ),
+            (
+                world.client.compaction.CheckPressure,
+                compaction_service_pb2.CheckPressureRequest(session_id=host.id, shape=shape, override=bad),
+            ),
+        ):
+            refusal = refused(call, request)
+            assert refusal.reason == "FIELD_VALIDATION"
+            assert refusal.metadata["field"] == "policy.summary.fast_model"
+            assert refusal.metadata["range"] == "a model of openai"
+            assert "elsewhere" in refusal.message
+        read = session_service_pb2.GetSessionRequest(session_id="refused")
+        assert refused(world.client.session.GetSession, read).reason == "SESSION_NOT_FOUND"
+
+    @pytest.mark.parametrize("source", ["AUTO", "PROVIDER", "CURATOR", "EXTRACTIVE"])
+    def test_s2_it_is_taken_only_where_no_provider_is_ever_called(self, world: World, source: str) -> None:
+        """With a curator the sidecar folds the run's rounds itself, by the provider (F5)."""
+        own = policy_pb2.SummarySourcePolicy.Value(f"SUMMARY_SOURCE_POLICY_{source}")
+        policy = policy_pb2.Policy(summary=policy_pb2.SummaryPolicy(source=own, fast_model=NOWHERE))
+        request = session_service_pb2.CreateSessionRequest(session_id=f"with-{source}", policy=policy)
+        if source != "EXTRACTIVE":
+            assert refused(world.client.session.CreateSession, request).reason == "FIELD_VALIDATION"
+            return
+        world.client.session.CreateSession(request)
+        auto = policy_pb2.Policy(
+            summary=policy_pb2.SummaryPolicy(source=policy_pb2.SUMMARY_SOURCE_POLICY_AUTO),
+        )
+        change = session_service_pb2.UpdateSessionRequest(session_id=f"with-{source}", policy=auto)
+        assert refused(world.client.session.UpdateSession, change).reason == "FIELD_VALIDATION"
+
+    def test_s2_by_the_file_it_stops_the_start(self, tmp_path: Path) -> None:
+        with FakeProvider() as fake:
+            given = {**settings(tmp_path, fake), "policy.summary.fast_model": '{"provider": "elsewhere", "model": "m"}'}
+            message = r"fast_model names the provider elsewhere; configured are openai \(from .+\)"
+            with pytest.raises(ConfigError, match=message):
+                app.build(config_of(tmp_path, given))
+            app.build(config_of(tmp_path, {**given, "policy.summary.source": "EXTRACTIVE"})).stop()
+
+    def test_s2_one_whose_provider_is_gone_fails_its_folds_and_nobody_else_writes(self, tmp_path: Path) -> None:
+        with FakeProvider() as fake:
+            given = settings(tmp_path, fake)
+            both = {key.replace(".openai.", ".elsewhere."): v for key, v in given.items() if ".openai." in key}
+            with running_server(tmp_path, {**given, **both}) as client:
+                host = near(client, summary={"fast_model": NOWHERE})
+            with running_server(tmp_path, {**given, "providers.openai.model": "fast"}) as client:
+                host.client = client
+                due(host)
+                (failed,) = events(host, "COMPACTION_FAILED")
+                assert failed.compaction_failed.failure == compaction_pb2.FAILURE_KIND_SUMMARIZER_FAILED
+                assert "configured are openai" in failed.compaction_failed.message
+                assert not fake.received
+                client.session.UpdateSession(
+                    session_service_pb2.UpdateSessionRequest(session_id=host.id, labels={"still": "changes"})
+                )
+
+
 class TestBudgets:
     """C6, XA8: attempts that called a paid source, committed or not."""
 

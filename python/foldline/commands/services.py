@@ -14,7 +14,7 @@ from foldline.commands.live import Sessions
 from foldline.commands.workers import Workers
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.models import Factor, ModelInfo
-from foldline.domain.policy import Layer, Resolved, resolve
+from foldline.domain.policy import CHOOSE_WRITER, Layer, Policy, Resolved, require_provider, resolve
 from foldline.domain.ports import Formats, Memory, Rewrite, Sources, Store
 from foldline.domain.rows import ModelRef
 from foldline.domain.session import Session
@@ -96,7 +96,23 @@ class Services:
         """
         if not override:
             return _resolved(_frozen(self.config_policy), _frozen(session.policy))
-        return resolve({"config": self.config_policy, "session": session.policy, "request": override})
+        resolved = resolve({"config": self.config_policy, "session": session.policy, "request": override})
+        self.require_provider(override, resolved.policy)
+        return resolved
+
+    def require_provider(self, changed: Layer, policy: Policy) -> None:
+        """Refuses a choice of who writes that calls a provider that is not configured (S2).
+
+        One that was made while it was configured stays, and says so with each fold that fails of it.
+
+        Args:
+            changed: what of the policy is chosen now.
+
+        Raises:
+            FoldlineError: FIELD_VALIDATION.
+        """
+        if changed.keys() & CHOOSE_WRITER:
+            require_provider(policy, self.sources.providers)
 
     def factor(self, tenant: str, model: ModelRef) -> Factor:
         """The learned factor of a model, 1 before its first reading (4.5)."""

@@ -56,7 +56,7 @@ def create_session(services: Services, caller: Caller, new: NewSession) -> Sessi
     if found is not None:
         return get_session(services, caller, answer_of(found, str))
     policy = dict(new.policy or {})
-    _check_policy(services, policy, new.model, new.ownership)
+    _check_policy(services, policy, policy, new.model, new.ownership)
     session_id = new.session_id or f"s-{uuid.uuid4().hex}"
     session = Session(
         key=0,
@@ -148,7 +148,7 @@ def update_session(services: Services, caller: Caller, change: SessionChange) ->
             if change.policy is not None:
                 policy = {k: v for k, v in {**policy, **change.policy}.items() if v is not None}
             model = change.model or session.model
-            _check_policy(services, policy, model, session.ownership)
+            _check_policy(services, policy, change.policy or {}, model, session.ownership)
             labels = dict(change.labels) if change.labels is not None else session.labels
             draft.session = replace(session, model=model, policy=policy, labels=labels)
             draft.commit(remember(services, caller, change.request_id, change.session_id))
@@ -185,8 +185,11 @@ def require_revision(session: Session, expected: int | None) -> None:
         raise mismatch(expected, session.revision)
 
 
-def _check_policy(services: Services, policy: Mapping[str, Any], model: ModelRef, ownership: Ownership) -> None:
+def _check_policy(
+    services: Services, policy: Mapping[str, Any], changed: Mapping[str, Any], model: ModelRef, ownership: Ownership
+) -> None:
     check_layer(policy)
     resolved = resolve({"config": services.config_policy, "session": policy})
+    services.require_provider(changed, resolved.policy)
     writable(ownership, resolved.policy)
     limits(resolved.policy, services.model(model), None)

@@ -16,10 +16,11 @@ from foldline.commands.services import Services
 from foldline.commands.sources import PAID, handoff_follows, in_its_place, order, summary_model
 from foldline.domain.changes import replace
 from foldline.domain.enums import FailureKind, PromptCache, SummarySource
+from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import FoldPlan, SummaryFailed, SummaryRequest, SummaryResult, has_unmeasured_speech
 from foldline.domain.memory import MemoryEntry
 from foldline.domain.models import Usage
-from foldline.domain.policy import Memory
+from foldline.domain.policy import Memory, require_provider
 from foldline.domain.rows import CompactionSummaryRow, ModelRef, Row
 from foldline.domain.session import Session, SourceTotals
 from foldline.engine import cadence
@@ -127,6 +128,11 @@ def _call(
             FailureKind.SUMMARIZER_FAILED,
             f"summary.source is {source} and no [providers.NAME] is configured",
         )
+    if source is SummarySource.PROVIDER:
+        try:
+            require_provider(request.policy, services.sources.providers)
+        except FoldlineError as error:  # It was configured when it was chosen.
+            raise SummaryFailed(FailureKind.SUMMARIZER_FAILED, error.message) from None
     asked = _summary_request(services, request, attempt)
     if source is SummarySource.MECHANICAL:
         asked = replace(asked, budget=min(asked.budget, request.policy.summary.mechanical_tokens))

@@ -6,7 +6,7 @@ the built-in values and remembers where each value came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -138,6 +138,8 @@ class Policy:
 
 Layer = Mapping[str, Any]
 """A partial policy: dotted field name (``retention.turns``) to a value of the field's type."""
+CHOOSE_WRITER = frozenset({"summary.source", "summary.fast_model"})
+"""Knobs by which a provider is called that ``require_provider`` may refuse."""
 
 
 def _positive(value: Any) -> bool:
@@ -278,6 +280,29 @@ def resolve(layers: Mapping[str, Layer]) -> Resolved:
             range="another source, or policy.native.enabled true",
         )
     return Resolved(policy, origin)
+
+
+def require_provider(policy: Policy, providers: Collection[str]) -> None:
+    """Refuses a fast model whose provider nobody has configured (S2): its folds would fail, or another would write.
+
+    Nothing is said where the source is EXTRACTIVE, which calls no provider.
+
+    Args:
+        providers: names of those that are configured; with none the fast model is not asked for.
+
+    Raises:
+        FoldlineError: FIELD_VALIDATION.
+    """
+    asked, source = policy.summary.fast_model, policy.summary.source
+    if not providers or asked is None or not asked.model or source is SummarySourcePolicy.EXTRACTIVE:
+        return
+    if asked.provider not in providers:
+        known = ", ".join(sorted(providers))
+        raise FoldlineError(
+            Reason.FIELD_VALIDATION,
+            f"policy.summary.fast_model names the provider {asked.provider or '(none)'}; configured are {known}",
+            field="policy.summary.fast_model", value=f"{asked.provider}/{asked.model}", range=f"a model of {known}",
+        )  # fmt: skip
 
 
 def _set(node: Any, path: list[str], value: Any) -> Any:

@@ -508,6 +508,8 @@ class Sources:
     scored: Callable[[SummaryRequest, SummaryResult], SummaryResult] = field(default=lambda request, written: written)
     """A compactor's text with its coverage (S9)."""
     native: NativeSource | None = None
+    providers: tuple[str, ...] = ()
+    """Names of the configured providers, where these are who ``provider`` calls (S2)."""
 
 
 class Embedder(Protocol):

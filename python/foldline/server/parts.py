@@ -18,7 +18,7 @@ from foldline.domain.curators import Carried
 from foldline.domain.enums import SummarySourcePolicy
 from foldline.domain.errors import FoldlineError
 from foldline.domain.folding import SummaryRequest, SummaryResult
-from foldline.domain.policy import DEFAULT_REDACT, resolve
+from foldline.domain.policy import DEFAULT_REDACT, require_provider, resolve
 from foldline.domain.ports import Compactor, Embedder, Sources, Store, Summarizer
 from foldline.domain.rows import ModelRef
 from foldline.engine.catalog import Catalog
@@ -61,6 +61,7 @@ def sources_of(
         carrying=_carrying,
         scored=_scored,
         native=native,
+        providers=tuple(config.providers),
     )
 
 
@@ -75,6 +76,10 @@ def _refuse_settings(config: Config, provider: Summarizer | None) -> None:
         raise ConfigError(
             f"policy.summary.source is PROVIDER (from {origin['summary.source']}), which needs a table [providers.NAME]"
         )
+    try:
+        require_provider(resolve({"config": config.policy}).policy, tuple(config.providers))
+    except FoldlineError as error:
+        raise ConfigError(f"{error.message} (from {origin['summary.fast_model']})") from None
     if "summary.redact" in config.policy:
         from foldline.summarize.redact import Redactor
 
