@@ -106,6 +106,31 @@ def test_xi3_a_gateway_without_the_endpoint_is_asked_once(world: World, way: str
     assert len(world.fake.probes) <= 1
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_xi3_where_the_next_one_fails_too_the_end_says_that_the_first_is_not_there(world: World, known: bool) -> None:
+    """N3, §13: also where that was learned by another session, which had the warning."""
+    if known:
+        world.fake.script = [Does("not_found")]
+        NativeHost(world.client).ready().fold()
+    world.fake.script = [Does("server_error")] if known else [Does("not_found"), Does("server_error")]
+    host = NativeHost(world.client).ready()
+    refusal = refused(host.fold)
+    assert refusal.reason == "SUMMARIZER_FAILED"
+    (failed,) = host.events_of("COMPACTION_FAILED")
+    for said in (refusal.message, failed.compaction_failed.message):
+        assert "answered 404), in whose place openai answered 5" in said
+    assert host.ended_once()
+
+
+def test_xi3_where_the_third_one_writes_the_end_says_what_the_first_two_lacked(world: World) -> None:
+    world.fake.script = [Does("not_found"), Does("server_error")]
+    host = NativeHost(world.client, summary=NEXT).ready()
+    assert source_of(host.fold()) == "EXTRACTIVE"
+    (done,) = host.events_of("COMPACTION_COMPLETED")
+    assert done.compaction_completed.failure == compaction_pb2.FAILURE_KIND_SUMMARIZER_FAILED
+    assert "answered 404), in whose place openai answered 5" in done.compaction_completed.message
+
+
 def test_xi3_other_models_and_other_sessions_of_the_endpoint_are_told_apart(world: World) -> None:
     world.fake.script = [Does("not_found")]
     host = NativeHost(world.client).ready()

@@ -40,7 +40,7 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
     """
     fold, failed = attempt.fold, None
     request.progress(Progress("summarizing", fold.fold_id, len(attempt.plan.discard)))
-    unavailable: SummaryFailed | None = None
+    unavailable, lacking = None, attempt.unavailable
     waiting = deque(order(services, request, attempt.source))
     while waiting:
         source = waiting.popleft()
@@ -53,9 +53,12 @@ def write(services: Services, request: FoldRequest, attempt: Attempt) -> Written
             if error.kind is FailureKind.NATIVE_UNAVAILABLE:
                 # Nothing is said against the source: it is not there, and the next one writes by its own rules (N3).
                 unavailable, waiting = error, deque(order(services, request, in_its_place(services)))
+                lacking = error.detail
                 continue
             if failed is None:
                 failed = error
+                if lacking:
+                    failed.detail = f"no compaction by the provider itself ({lacking}), in whose place {error.detail}"
             elif error.retry_after is not None:
                 # C5: both cool as one, so that neither is asked again before it said.
                 failed.retry_after = max(failed.retry_after or 0.0, error.retry_after)
