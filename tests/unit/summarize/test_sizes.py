@@ -10,6 +10,7 @@ from foldline.domain.rows import ModelRef
 from foldline.summarize.providers.sizes import LEAST, MOST, REFUSAL_SECONDS, UNKNOWN, Sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 M, OTHER = ModelRef("p", "m"), ModelRef("p", "other")
 READINGS = st.lists(
@@ -74,6 +75,27 @@ def test_s4_what_refusals_taught_is_forgotten_after_an_hour() -> None:
     clock.now = REFUSAL_SECONDS
     assert clock.sizes.of(M, UNKNOWN).limit is None
     assert clock.scale() == UNKNOWN
+
+
+def test_s4_a_smaller_window_is_told_once_with_both_numbers() -> None:
+    """Not for each of the calls that were made side by side; again where it is learned anew."""
+    clock = Clock()
+    known = clock.sizes.of(M, UNKNOWN)
+    told = {
+        "event": "a model takes less than was known", "log_level": "warning", "provider": "p", "model": "m",
+        "window": 8192, "takes": 4096,
+    }  # fmt: skip
+    with capture_logs() as logs:
+        clock.refuse(6000, 8192)
+        clock.refuse(6000, 8192, limit=8192)
+        assert logs == []
+        for _ in range(4):
+            clock.sizes.refused(M, known, 6000, 8192, 9000, 4096)
+        clock.refuse(3000, 4096, limit=4096)
+        assert logs == [told]
+        clock.now += REFUSAL_SECONDS
+        clock.refuse(6000, 8192, limit=4096)
+        assert logs == [told, told]
 
 
 @given(READINGS, st.floats(0, 10))

@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from foldline.domain.changes import replace
 from foldline.domain.rows import ModelRef
+
+log = structlog.get_logger(__name__)
 
 UNKNOWN = 1.4
 """Tokens that a model counts for one of ours where its vocabulary is not embedded. Measured on real sessions against a
@@ -81,8 +85,19 @@ class Sizes:
         smaller = limit if limit is not None and LEAST_LIMIT <= limit < window else None
         at_least = tokens or (window if smaller is None else 0)
         scale = known.scale if at_least > MOST * counted else max(known.scale, at_least / max(1, counted))
-        until = self._clock() + REFUSAL_SECONDS
-        self._keep(model, Known(scale, smaller or known.limit, until))
+        now = self._clock()
+        if smaller is not None and not self._knows(model, smaller, now):
+            log.warning(
+                "a model takes less than was known", provider=model.provider, model=model.model, window=window,
+                takes=smaller,
+            )  # fmt: skip
+        self._keep(model, Known(scale, smaller or known.limit, now + REFUSAL_SECONDS))
+
+    def _knows(self, model: ModelRef, limit: int, now: float) -> bool:
+        """Whether another call has learned it meanwhile: some are made side by side."""
+        with self._lock:
+            known = self._known.get(model)
+        return known is not None and known.limit == limit and known.until > now
 
     def _keep(self, model: ModelRef, known: Known) -> None:
         with self._lock:
