@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from foldline.domain.errors import FoldlineError
-from foldline.domain.policy import Policy, field_names, resolve
+from foldline.domain.policy import DURATIONS, Policy, field_names, resolve
 
 ENV_PREFIX = "FOLDLINE_"
 ENV_FILE = "FOLDLINE_CONFIG"
@@ -267,9 +267,11 @@ def _knob(key: str) -> Setting:
     hint: Any = Policy
     for name in key.split(".")[1:]:
         hint = get_type_hints(hint)[name]
-    return Setting(hint, About(""))
+    return Setting(hint, About(_SECONDS if key.removeprefix("policy.") in DURATIONS else ""))
 
 
+_SECONDS = "seconds"
+"""What a setting is about that is a duration: nothing else says so of a number."""
 SETTINGS = _settings(Config, "")
 """Every server setting by key; those of providers have keys of their own."""
 _PROVIDER = _settings(Provider, "")
@@ -349,7 +351,8 @@ def _convert(key: str, value: Any, origin: str) -> Any:
     try:
         made = _typed(value, setting.type)
     except (msgspec.ValidationError, msgspec.DecodeError, TypeError):
-        raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {_kind(setting.type)}") from None
+        allowed = _kind(setting.type) + (" of seconds" if setting.about.doc.startswith(_SECONDS) else "")
+        raise ConfigError(f"{key} is {value!r} (from {origin}), allowed is {allowed}") from None
     about = setting.about
     if about.check is not None and not about.check(made):
         shown = re.sub(r"[?#].*", "?[redacted]'", re.sub(r"//.*@", "//[redacted]@", repr(value)))

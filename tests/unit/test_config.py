@@ -9,8 +9,9 @@ import pytest
 from foldline.config import SETTINGS, Config, ConfigError, Provider, split_address
 from foldline.domain.enums import OnFailure
 from foldline.domain.errors import FoldlineError
-from foldline.domain.policy import Policy, check_layer
+from foldline.domain.policy import Policy, check_layer, field_names
 from foldline.domain.rows import ModelRef
+from foldline.v1 import policy_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,10 @@ class TestRefusals:
             ("policy.min_progress = 1.5", r"policy.min_progress is 1.5, allowed is \[0, 1\) .from file."),
             ("policy.estimate.factor_min = 3.0", "policy.estimate.factor_min 3.0 exceeds factor_max 2.5 .from file."),
             ("policy.summary.fast_model = { name = 'x' }", "allowed is a table of provider and model"),
+            ('policy.cooldown = "10m"', "policy.cooldown is '10m' .from file., allowed is a number of seconds"),
+            ('server.max_wait = "1h"', "server.max_wait is '1h' .from file., allowed is a number of seconds"),
+            ('policy.summary.timeout = "1m"', "allowed is a number of seconds"),
+            ('policy.min_progress = "some"', "policy.min_progress is 'some' .from file., allowed is a number$"),
             ("server = 3", "server .from file. is no setting"),
             ("providers.p.modle = 'x'", "providers.p.modle .from file. is no setting; did you mean providers.p.model"),
             ("providers.p.api_key = 'x'", "is no setting; did you mean providers.p.api_key_"),
@@ -163,6 +168,17 @@ class TestRefusals:
     def test_of_a_variable_name_it(self, name: str, value: str, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             load(env={name: value})
+
+    @pytest.mark.parametrize("name", field_names())
+    def test_of_a_knob_it_says_seconds_where_the_contract_has_a_duration(self, tmp_path: Path, name: str) -> None:
+        kind: Any = policy_pb2.Policy.DESCRIPTOR
+        for part in name.split("."):
+            field = kind.fields_by_name[part]
+            kind = field.message_type
+        is_duration = kind is not None and kind.full_name == "google.protobuf.Duration"
+        with pytest.raises(ConfigError) as refused:
+            load(written(tmp_path, f"policy.{name} = {{ no = true }}"))
+        assert str(refused.value).endswith(" of seconds") == is_duration
 
     def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):

@@ -138,6 +138,11 @@ class Policy:
 
 Layer = Mapping[str, Any]
 """A partial policy: dotted field name (``retention.turns``) to a value of the field's type."""
+DURATIONS = frozenset({
+    "cooldown", "run_ttl", "fold_wait", "summary.timeout", "memory.projection_ttl", "archive.retention",
+    "events.retention",
+})  # fmt: skip
+"""Knobs in seconds."""
 CHOOSE_WRITER = frozenset({"summary.source", "summary.fast_model"})
 """Knobs by which a provider is called that ``require_provider`` may refuse."""
 
