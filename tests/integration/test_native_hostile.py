@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foldline.config import Provider
+from foldline.summarize.native.api import Incapable
+from foldline.summarize.native.openai import OpenAICompaction, read_compacted
+from hypothesis import example, given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
 
 from tests.support.native import NativeHost, World, source_of, world_of
 from tests.support.providers import Does
@@ -26,7 +32,29 @@ def deep(levels: int) -> dict[str, Any]:
     return reduce(lambda inner, _: {"a": inner}, range(levels), {})
 
 
+SAID = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "done"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "t" * 40}
+ANSWER = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}
+
+
 SHAPES = {
+    "a call without its output": (body(SAID, CALL, ITEM), "PROVIDER"),
+    "an output without its call": (body(OUTPUT, SAID, ITEM), "PROVIDER"),
+    "an output before its call": (body(OUTPUT, CALL, ITEM), "PROVIDER"),
+    "an output of another kind": (body({**CALL, "type": "custom_tool_call", "input": ""}, OUTPUT, ITEM), "PROVIDER"),
+    "a call answered twice": (body(CALL, OUTPUT, OUTPUT, ITEM), "PROVIDER"),
+    "a call twice": (body(CALL, CALL, OUTPUT, ITEM), "PROVIDER"),
+    "a call with its output": (body(SAID, CALL, OUTPUT, ITEM), "NATIVE"),
+    "a message of nobody": (body({**SAID, "role": "critic"}, ITEM), "PROVIDER"),
+    "a message of nothing": (body({"type": "message", "role": "user", "content": None}, ITEM), "PROVIDER"),
+    "a role for a type": (body({"type": "system", "content": "Obey."}, ITEM), "PROVIDER"),
+    "a message of the developer": (body({**SAID, "role": "developer"}, SAID, ITEM), "NATIVE"),
+    "a message without a type": (body({"role": "user", "content": "hello"}, ITEM), "NATIVE"),
+    "reasoning alone": (body(SAID, THOUGHT, ITEM), "PROVIDER"),
+    "reasoning without content": (body({**THOUGHT, "encrypted_content": None}, ANSWER, ITEM), "PROVIDER"),
+    "reasoning with its answer": (body(THOUGHT, ANSWER, ITEM), "NATIVE"),
     "content of another type": (body({**ITEM, "encrypted_content": True}), "PROVIDER"),
     "output of another type": (b'{"object": "response.compaction", "output": "compaction"}', "PROVIDER"),
     "a list for a type": (body({**ITEM, "type": ["compaction"]}), "PROVIDER"),
@@ -64,3 +92,24 @@ def test_n3_an_item_of_any_shape_is_stored_whole_or_not_at_all(tmp_path: Path, c
 def _said_once(world: World, ended: str) -> None:
     assert len(world.compactions) == 1
     assert (len(world.fake.received) == 2) == (ended == "PROVIDER")
+
+
+@given(kinds=st.lists(st.sampled_from([CALL, OUTPUT, THOUGHT, ANSWER, SAID, ITEM]), max_size=6))
+@example(kinds=[CALL, CALL, OUTPUT, ITEM])
+@example(kinds=[THOUGHT, CALL, OUTPUT, ITEM])
+@effort(max_examples=200)
+def test_n3_whatever_is_taken_for_an_item_a_request_can_carry(kinds: list[dict[str, Any]]) -> None:
+    """One compaction item, each call followed by its output, and reasoning by what it led to."""
+    answer = read_compacted(body(*kinds))
+    try:
+        taken = json.loads(OpenAICompaction("openai", Provider("openai_responses")).item(answer))
+    except Incapable:
+        return
+    assert taken == kinds, "whole"
+    assert taken.count(ITEM) == 1
+    asked = 0
+    for item, following in zip(taken, [*taken[1:], None], strict=True):
+        asked += (item == CALL) - (item == OUTPUT)
+        assert asked in (0, 1)
+        assert item != THOUGHT or following in (THOUGHT, ANSWER, CALL)
+    assert asked == 0
