@@ -131,6 +131,27 @@ def test_xi3_where_the_third_one_writes_the_end_says_what_the_first_two_lacked(w
     assert "answered 404), in whose place openai answered 5" in done.compaction_completed.message
 
 
+def test_s5_an_attempt_that_paid_two_sources_names_what_both_used(world: World) -> None:
+    """§13: an answer without an item is paid for (XI4), and so is the provider's, which is blank."""
+    world.fake.script = [
+        Does(body=b'{"object": "response", "output": [], "usage": {"input_tokens": 1000, "output_tokens": 10}}'),
+        Does("success", text="   "),
+    ]
+    host = NativeHost(world.client).ready()
+    assert refused(host.fold).reason == "REWRITE_REJECTED"
+    (failed,) = host.events_of("COMPACTION_FAILED")
+    used, native, provider = (
+        u for u in (failed.compaction_failed.usage, host.used().usage, host.used("PROVIDER").usage)
+    )
+    assert native.input_tokens == 1000
+    assert provider.input_tokens > 0
+    assert used.input_tokens == native.input_tokens + provider.input_tokens
+    assert used.output_tokens == native.output_tokens + provider.output_tokens
+    assert used.cost == pytest.approx(native.cost + provider.cost)
+    assert failed.compaction_failed.model == host.model
+    assert host.ended_once()
+
+
 def test_xi3_other_models_and_other_sessions_of_the_endpoint_are_told_apart(world: World) -> None:
     world.fake.script = [Does("not_found")]
     host = NativeHost(world.client).ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import reduce
 
 import msgspec
 
@@ -21,6 +22,7 @@ from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReas
 from foldline.domain.errors import FoldlineError
 from foldline.domain.events import Event
 from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, OffsetRange, Snapshot, to_ranges
+from foldline.domain.models import Usage
 from foldline.domain.ports import Batch, Rewrite, StoredRow
 from foldline.domain.rows import Row, identity_of
 from foldline.domain.session import Session
@@ -250,13 +252,15 @@ def fail(
                     only_not_smaller=kind is FailureKind.NOT_SMALLER, absent=absent,
                 )  # fmt: skip
             draft.session = replace(session, cadence=record)
-            # What stood in for a source that was paid used nothing: the event names what did.
+            # What stood in for a source that was paid used nothing: the event names the model that did last, and what
+            # all of them used.
             spent = attempt.fold.spent or [Spent(attempt.source)]
             last = next((s for s in reversed(spent) if s.usage is not None), spent[-1])
+            used = [s.usage for s in spent if s.usage is not None]
             draft.event(
                 EventKind.COMPACTION_FAILED, fold_id=attempt.fold.fold_id, trigger=trigger,
                 signals=request.decision.signals, failure=kind, checks=checks, source=attempt.source,
-                usage=last.usage, model=last.model,
+                usage=reduce(Usage.plus, used) if used else None, model=last.model,
                 message=detail, duration=time.monotonic() - attempt.started, cooldown_until=record.cooldown_until,
             )  # fmt: skip
             draft.conclude()
