@@ -11,6 +11,7 @@ import pytest
 from foldline.config import Provider
 from foldline.summarize.native.api import Incapable
 from foldline.summarize.native.openai import OpenAICompaction, read_compacted
+from foldline.v1 import compaction_pb2, compaction_service_pb2
 from hypothesis import example, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ SHAPES = {
     "a deep field": (body({**ITEM, "extra": deep(700)}), "NATIVE"),
     "unknown items beside": (body({"type": "new", "x": 1}, ITEM), "NATIVE"),
     "a NUL": (body({**ITEM, "encrypted_content": "\x00x"}), "NATIVE"),
-    "ten megabytes": (body({**ITEM, "encrypted_content": "x" * 10_000_000}), "NOTHING_TO_FOLD"),
+    "ten megabytes": (body({**ITEM, "encrypted_content": "x" * 10_000_000}), "REWRITE_REJECTED"),
     "over the limit": (body({**ITEM, "encrypted_content": "x" * 17_000_000}), "REWRITE_REJECTED"),
     "half a surrogate": (body({**ITEM, "encrypted_content": "\ud800"}), "SUMMARIZER_FAILED"),
     "no JSON number": (
@@ -92,6 +93,26 @@ def test_n3_an_item_of_any_shape_is_stored_whole_or_not_at_all(tmp_path: Path, c
 def _said_once(world: World, ended: str) -> None:
     assert len(world.compactions) == 1
     assert (len(world.fake.received) == 2) == (ended == "PROVIDER")
+
+
+def test_v6_an_item_that_is_too_large_is_a_rejected_rewrite_and_not_nothing_to_fold(tmp_path: Path) -> None:
+    """The answer says what the event does; a checkpoint that asked for the fold fails with it (K1)."""
+    with world_of(tmp_path) as world:
+        host = NativeHost(world.client, checkpoints={"enabled": True}).ready()
+        rows = host.offsets()
+        save = compaction_service_pb2.SaveCheckpointRequest(session_id=host.id, description="Done so far.")
+        for call in (host.fold, lambda: world.client.compaction.SaveCheckpoint(save)):
+            world.fake.script[:] = [Does(body=body({**ITEM, "encrypted_content": "x" * 100_000}))]
+            refusal = refused(call)
+            assert refusal.reason == "REWRITE_REJECTED"
+            assert (refusal.metadata["failure"], refusal.metadata["checks"]) == ("NOT_SMALLER", "V6")
+            failed = host.events_of("COMPACTION_FAILED")[-1].compaction_failed
+            assert failed.failure == compaction_pb2.FAILURE_KIND_NOT_SMALLER
+            assert [check.rule for check in failed.checks] == ["V6"]
+        assert not host.events_of("CHECKPOINT_SAVED")
+        assert host.offsets() == rows
+        assert source_of(host.fold()) == "NATIVE", "a manual fold that failed cools nothing"
+        assert host.ended_once()
 
 
 @given(kinds=st.lists(st.sampled_from([CALL, OUTPUT, THOUGHT, ANSWER, SAID, ITEM]), max_size=6))

@@ -25,7 +25,7 @@ from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import require_revision
 from foldline.commands.trimming import trim
 from foldline.domain.checkpoints import Checkpoint
-from foldline.domain.enums import CheckpointKind, EventKind, FailureKind, SkipReason, Trigger
+from foldline.domain.enums import CheckpointKind, EventKind, SkipReason, Trigger
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.folding import CompactionRecord
 from foldline.domain.ports import StoredRequest
@@ -152,7 +152,7 @@ class _Saving(Generic[A]):
             if outcome.joined:
                 self._save_alone(done)
             return done
-        if outcome.failure not in (None, FailureKind.NOT_SMALLER):
+        if outcome.failure is not None and not outcome.nothing:
             raise refusal_of(outcome)
         at = self.live.session.revision
         done = Saved(

@@ -26,7 +26,7 @@ _REASONS = {
     FailureKind.SUMMARY_REJECTED: Reason.REWRITE_REJECTED,
     FailureKind.REWRITE_REJECTED: Reason.REWRITE_REJECTED,
     FailureKind.REBASE_LOST: Reason.REWRITE_REJECTED,
-    FailureKind.NOT_SMALLER: Reason.NOTHING_TO_FOLD,
+    FailureKind.NOT_SMALLER: Reason.REWRITE_REJECTED,
     FailureKind.CURATOR_UNAVAILABLE: Reason.CURATOR_UNAVAILABLE,
     FailureKind.CURATOR_FAILED: Reason.CURATOR_FAILED,
     FailureKind.CANCELLED: Reason.SESSION_NOT_FOUND,
@@ -101,5 +101,5 @@ def refusal_of(outcome: FoldOutcome) -> FoldlineError:
     checks = ",".join(dict.fromkeys(c.rule for c in outcome.checks))
     if outcome.failure is FailureKind.INTERRUPTED:
         return stops()
-    reason = _REASONS.get(outcome.failure, Reason.INTERNAL)
+    reason = Reason.NOTHING_TO_FOLD if outcome.nothing else _REASONS.get(outcome.failure, Reason.INTERNAL)
     return FoldlineError(reason, f"the fold failed: {outcome.detail}", failure=outcome.failure, checks=checks)

@@ -73,6 +73,8 @@ class FoldOutcome:
         joined: it is another caller's fold, which was waited for.
         pending: the fold goes on without its caller, who waited long enough (A5): it may have ended since.
         error: what a defect raised, for callers that asked for the fold itself.
+        nothing: there was nothing whose fold would make the transcript smaller (F4). An item of the provider's own that
+            is too large says nothing of that: another source may write less (V6).
     """
 
     record: CompactionRecord | None = None
@@ -84,6 +86,7 @@ class FoldOutcome:
     joined: bool = False
     pending: FoldInProgress | None = None
     error: BaseException | None = None
+    nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

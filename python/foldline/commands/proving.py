@@ -18,7 +18,7 @@ from foldline.commands.services import Services
 from foldline.commands.snapshots import snapshot_of
 from foldline.commands.summarizing import account, projected
 from foldline.domain.changes import replace
-from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, Trigger
+from foldline.domain.enums import EventKind, FailureKind, RevisionKind, SkipReason, SummarySource, Trigger
 from foldline.domain.errors import FoldlineError
 from foldline.domain.events import Event
 from foldline.domain.folding import CheckFailure, CompactionRecord, FoldPlan, OffsetRange, Snapshot, to_ranges
@@ -241,6 +241,7 @@ def fail(
 ) -> FoldOutcome:  # fmt: skip
     """Ends an attempt in the log; the transcript is as it was (C5, §7). What it cost is counted all the same (S5)."""
     trigger = attempt.trigger
+    last_source = attempt.fold.spent[-1].source if attempt.fold.spent else attempt.source
     with live.lock:
         if not live.stale:
             draft = Draft(services, live)
@@ -265,4 +266,7 @@ def fail(
             )  # fmt: skip
             draft.conclude()
             attempt.fold.spent.clear()
-    return FoldOutcome(skip=SkipReason.ATTEMPT_FAILED, failure=kind, detail=detail, checks=checks, error=error)
+    nothing = kind is FailureKind.NOT_SMALLER and last_source is not SummarySource.NATIVE
+    return FoldOutcome(
+        skip=SkipReason.ATTEMPT_FAILED, failure=kind, detail=detail, checks=checks, error=error, nothing=nothing
+    )
