@@ -207,7 +207,7 @@ async def _bounded_async(response: Any) -> None:
 
 
 HTTP: dict[str, Any] = {"follow_redirects": False, "event_hooks": {"response": [_bounded]}}
-"""Of every client, of models and of embedders (S5, M8): a response that is too long fails where it is read, and one that
-sends it elsewhere is none, since rows and, in a header of its own, the key would go there too (W8)."""
+"""Of every client, of models and of embedders (S5, M8): a response that is too long fails where it is read, and one
+that sends it elsewhere is none, since rows and, in a header of its own, the key would go there too (W8)."""
 ASYNC_HTTP: dict[str, Any] = {"follow_redirects": False, "event_hooks": {"response": [_bounded_async]}}
 """``HTTP`` of asynchronous clients."""
