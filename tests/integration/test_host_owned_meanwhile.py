@@ -245,6 +245,22 @@ def test_c5_a_failed_fold_is_answered_and_cools(failing: tuple[Client, Failing])
     assert host.verify().ok
 
 
+def test_c5_a_fold_staged_before_an_attempt_that_failed_leaves_it_cooling(failing: tuple[Client, Failing]) -> None:
+    client, source = failing
+    host = long_list(client, "s", min_boundaries_between=0)
+    staged, whole = host.compact(), list(host.list)
+    del host.list[4]
+    source.errors = [SummaryFailed(FailureKind.SUMMARIZER_FAILED, "no")]
+    assert host.compact().failure == compaction_pb2.FAILURE_KIND_SUMMARIZER_FAILED
+    host.list = whole
+    host.commit(staged)
+    assert host.get().cadence.HasField("cooldown_until")
+    host.apply(staged)
+    host.fold(manual=True)
+    assert not host.get().cadence.HasField("cooldown_until")
+    assert host.verify().ok
+
+
 def test_s5_a_failed_manual_fold_is_an_error(failing: tuple[Client, Failing]) -> None:
     client, source = failing
     host = long_list(client, "s")

@@ -162,6 +162,8 @@ def _folded(session: Session, fold: StagedFold) -> Session:
     record, summary = fold.record, fold.rows[-1]
     digest = fold_digest(session.digest, summary.offset, summary.body, record)
     discarded = set(expand(record.discarded))
+    # C5: a fold that was staged before the attempt that failed says nothing of its source since.
+    failed_since = (session.cadence.last_attempt or 0) > record.boundary
     again = tuple(o for o in expand(session.again) if o not in discarded)
     return replace(
         session,
@@ -173,7 +175,7 @@ def _folded(session: Session, fold: StagedFold) -> Session:
         summary_totals=_counted(session.summary_totals, record),
         cadence=cadence.fold_committed(
             session.cadence, boundary=record.boundary, left_tokens=record.tokens_after, threshold=fold.threshold,
-            summary_tokens=fold.summary_tokens, barred=fold.barred,
+            summary_tokens=fold.summary_tokens, barred=fold.barred or failed_since,
         ),
     )  # fmt: skip
 
