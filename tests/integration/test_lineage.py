@@ -108,7 +108,7 @@ def test_v8_what_memory_must_hold_is_judged_by_the_policy_of_the_fold(client: Cl
     assert host.verify().ok
 
 
-@pytest.mark.parametrize("back", ["restored", "edited", "there and back"])
+@pytest.mark.parametrize("back", ["restored", "edited", "there and back", "forked"])
 def test_r3_a_late_result_that_folded_before_its_pinned_call_counts_after_a_restore(
     client: Client, name: str, back: str
 ) -> None:
@@ -133,7 +133,10 @@ def test_r3_a_late_result_that_folded_before_its_pinned_call_counts_after_a_rest
     host.append(user("something new"))
     if back == "there and back":
         restore(host, before)
-    if back == "edited":
+    if back == "forked":
+        fork = session_service_pb2.ForkSessionRequest(session_id=name, fork_session_id=f"{name}-fork", revision=folded)
+        host = Host.of(client, client.session.ForkSession(fork).session.session_id)
+    elif back == "edited":
         remove(host, host.offsets()[-1])
     else:
         restore(host, folded)

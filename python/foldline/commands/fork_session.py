@@ -13,7 +13,7 @@ from foldline.commands.draft import chained, media_tokens
 from foldline.commands.idempotency import answer_of, remember, repeated
 from foldline.commands.list_rows import to_row
 from foldline.commands.live import LiveSession
-from foldline.commands.relist import callers_waiting, wait_for_barrier
+from foldline.commands.relist import callers_waiting, folded_results, wait_for_barrier
 from foldline.commands.services import Caller, Services
 from foldline.commands.sessions import SessionView, get_session
 from foldline.domain.enums import RevisionKind, RunOutcome
@@ -139,6 +139,7 @@ def _rewound(
         rewrites=rewrites,
         folded=folded,
         callers=callers_waiting(services, session, recorded, rows, folded, places),
+        elsewhere=folded_results(services, session, rows, folded),
         # What trims left of an answer is no other answer.
         answers=[(offset, run_id) for offset, run_id in store.answers(session.key) if offset not in derived],
         closed={r for r in _waiting_runs(rows) if store.find_run(session.key, r) is not None},

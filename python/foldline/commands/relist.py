@@ -159,7 +159,7 @@ def _commit(
     rows = [to_row(r) for r in after]
     recorded = services.store.calls(session.key)
     callers = callers_waiting(services, session, recorded, rows, folded, places)
-    elsewhere = _folded_results(services, session, rows, folded)
+    elsewhere = folded_results(services, session, rows, folded)
     relisted = relist(
         changed, [to_row(r) for r in before], rows, folded, sizes, revision, callers, recorded, places, elsewhere
     )
@@ -218,7 +218,7 @@ def callers_waiting(
     }
 
 
-def _folded_results(
+def folded_results(
     services: Services, session: Session, after: Sequence[Row], folded: set[int]
 ) -> dict[tuple[int, str], int]:
     """The final results that are folded while their calls stand in ``after``, by call: late ones fold alone (R3)."""

@@ -35,6 +35,7 @@ class Past:
         rewrites: up to it, by revision.
         folded: offsets that are folded in its lineage; ``places`` says where the calls of its trims stand.
         callers: the calls of folded rows that wait for a result, as new, by (offset, id).
+        elsewhere: offsets of final results that are folded while their calls are not, by call (offset, id).
         answers: (offset, run) of every assistant row of the archive, also of later ones.
         closed: runs of calls without a result that are closed by now.
         summaries: tokens of the summaries of the last folds up to it, after the factor (C4).
@@ -48,6 +49,7 @@ class Past:
     rewrites: Sequence[Rewrite]
     folded: AbstractSet[int]
     callers: Mapping[tuple[int, str], CallState]
+    elsewhere: Mapping[tuple[int, str], int]
     answers: Sequence[tuple[int, str]]
     closed: AbstractSet[str]
     summaries: tuple[int, ...]
@@ -98,7 +100,7 @@ def rewound(session: Session, past: Past, *, threshold: int, policy: Policy) -> 
     """
     relisted = relist(
         replace(session, open_run=None), (), past.rows, past.folded, past.sizes, past.revision, past.callers,
-        places=past.places,
+        places=past.places, elsewhere=past.elsewhere,
     )  # fmt: skip
     carried = _carried(session, past)
     state = replace(
