@@ -49,6 +49,11 @@ def run_fold(
         if live.fold is not None:
             request.progress(Progress("waiting", live.fold.fold_id))
             return _await(services, live, live.fold, request, wait, until, joined=True)
+        if services.workers.ending.is_set():
+            # A fold that nobody may wait for is not begun (W7): one that was joined may just have been cut off.
+            if request.decision.trigger in _MANUAL:
+                raise stops()
+            return FoldOutcome(skip=SkipReason.DEADLINE)
         ready = ahead.take(services, live, request, lambda fold, found: _go_on(services, live, request, fold, found))
         if isinstance(ready, FoldOutcome):
             return ready
