@@ -99,6 +99,8 @@ def test_restored_rows_leave_memory_and_come_back_once(store: SqliteStore, memor
     assert len(texts(memory, session, "parrot walnuts", limit=20)) > 0
     session = show_only(store, session, ((3, 3),))
     assert texts(memory, session, "parrot walnuts Hugo release", limit=20) == [row_text(TALK[2])]
+    session = show_only(store, session, ())
+    assert texts(memory, session, "parrot walnuts Hugo release", limit=20) == []
     session = show_only(store, session, ((1, 6),))
     found = texts(memory, session, "parrot walnuts Hugo release", limit=20)
     assert len(found) == len(set(found))

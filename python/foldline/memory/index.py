@@ -343,8 +343,9 @@ def without_vectors(name: Name, width: int, state: State | None, pending: int, i
 def _with_vectors(scope: Scope, ids: Ids, vectors: Floats) -> Scope:
     """The scope with vectors of those of the entries that it has and that have none yet."""
     at = scope.positions(ids)
-    new = (at >= 0) & ~scope.embedded[at]
-    if not new.all():
+    new = np.flatnonzero(at >= 0)
+    new = new[~scope.embedded[at[new]]]
+    if len(new) < len(at):
         at, vectors = at[new], vectors[new]
     if len(scope.rows):
         at, vectors = np.concatenate([scope.rows, at]), np.concatenate([scope.matrix, vectors])
