@@ -95,7 +95,8 @@ def test_search_never_leaves_its_session(store: SqliteStore, memory: MemoryServi
 def test_restored_rows_leave_memory_and_come_back_once(store: SqliteStore, memory: MemoryService) -> None:
     """M2"""
     session = fold(store, memory, new_session(store), TALK)
-    memory.settle(10)
+    memory.wake()
+    assert memory.settle(10)
     assert len(texts(memory, session, "parrot walnuts", limit=20)) > 0
     session = show_only(store, session, ((3, 3),))
     assert texts(memory, session, "parrot walnuts Hugo release", limit=20) == [row_text(TALK[2])]
