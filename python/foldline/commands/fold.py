@@ -21,7 +21,6 @@ from foldline.commands.proving import fail, finish
 from foldline.commands.services import ANSWER_SECONDS, Services
 from foldline.commands.sources import EXTERNAL
 from foldline.commands.summarizing import write
-from foldline.commands.workers import stops
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, Trigger
 from foldline.domain.errors import FoldlineError, Reason
@@ -49,10 +48,8 @@ def run_fold(
         if live.fold is not None:
             request.progress(Progress("waiting", live.fold.fold_id))
             return _await(services, live, live.fold, request, wait, until, joined=True)
-        if services.workers.ending.is_set():
-            # A fold that nobody may wait for is not begun (W7): one that was joined may just have been cut off.
-            if request.decision.trigger in _MANUAL:
-                raise stops()
+        if services.workers.ends(manual=request.decision.trigger in _MANUAL):
+            # A fold that nobody may wait for is not begun: one that was joined may just have been cut off.
             return FoldOutcome(skip=SkipReason.DEADLINE)
         ready = ahead.take(services, live, request, lambda fold, found: _go_on(services, live, request, fold, found))
         if isinstance(ready, FoldOutcome):
@@ -207,9 +204,7 @@ def _await(
         if live.stale:
             raise live.stale_reason
         patience = _patience(request, wait(), until, joined=joined)
-        if services.workers.ending.is_set():
-            if request.decision.trigger in _MANUAL:
-                raise stops()
+        if services.workers.ends(manual=request.decision.trigger in _MANUAL):
             patience = 0.0
         if patience is not None and patience <= 0:
             return FoldOutcome(pending=fold, joined=joined)

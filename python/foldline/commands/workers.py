@@ -34,6 +34,17 @@ class Workers:
             True: deque(),
         }
 
+    def ends(self, *, manual: bool) -> bool:
+        """Whether the server is so near its end that nobody waits for a fold: requests go out unfolded (A5).
+
+        Raises:
+            FoldlineError: NOT_READY for a ``manual`` caller, who may repeat the call (W7).
+        """
+        near = self.ending.is_set()
+        if near and manual:
+            raise stops()
+        return near
+
     def now(self, work: Callable[[], None]) -> None:
         """Runs ``work`` on a thread of its own."""
         self._start(lambda: _logged(work), "fold")

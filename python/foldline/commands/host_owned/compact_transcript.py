@@ -26,7 +26,6 @@ from foldline.commands.measuring import RequestShape
 from foldline.commands.ownership import host_owned
 from foldline.commands.services import ANSWER_SECONDS, Caller, Services
 from foldline.commands.sources import PAID
-from foldline.commands.workers import stops
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, FailureKind, SkipReason, SummarySource, Trigger, WarningCode
 from foldline.domain.errors import FoldlineError, Reason
@@ -168,9 +167,7 @@ class _Boundary:
         at_most = self.services.policy(self.live.session, self.request.override).policy.fold_wait
         until = None if at_most is None or self.request.manual else time.monotonic() + at_most
         while fold.outcome is None:
-            if self.services.workers.ending.is_set():
-                if self.request.manual:
-                    raise stops()
+            if self.services.workers.ends(manual=self.request.manual):
                 return
             left = self.caller.left()
             limits = [left - ANSWER_SECONDS] if left is not None else []
