@@ -13,7 +13,7 @@ from foldline.commands.live import LiveSession
 from foldline.commands.native import behind, items_of, native_model, obstacle
 from foldline.commands.services import Services
 from foldline.commands.snapshots import snapshot_of
-from foldline.commands.sources import EXTERNAL, PAID, called_model, in_its_place, is_external, summary_model, writer_of
+from foldline.commands.sources import EXTERNAL, PAID, in_its_place, is_external, summary_model, writer_of
 from foldline.domain.changes import replace
 from foldline.domain.enums import EventKind, SkipReason, SummarySource, Trigger, WarningCode
 from foldline.domain.folding import FoldPlan, Snapshot
@@ -151,7 +151,7 @@ def writing_model(services: Services, request: FoldRequest, session: Session, so
         return native_model(request, session)
     if source is not SummarySource.PROVIDER:
         return ModelRef()
-    return called_model(services, summary_model(request, session))
+    return services.sources.called(summary_model(request, session))
 
 
 def plan_inputs(services: Services, session: Session, request: FoldRequest) -> PlanInputs:
@@ -170,14 +170,13 @@ def plan_inputs(services: Services, session: Session, request: FoldRequest) -> P
 
 
 def _skip(draft: Draft, request: FoldRequest, reason: SkipReason) -> FoldOutcome:
-    why = cadence.why_gated(reason, draft.session.cadence, request.policy, now=draft.now)
-    note_skip(draft, request.decision, request.policy, reason)
+    why = note_skip(draft, request.decision, request.policy, reason)
     draft.commit()
     return FoldOutcome(skip=reason, detail=why)
 
 
-def note_skip(draft: Draft, decision: Decision, policy: Policy, reason: SkipReason) -> None:
-    """C8: the event log records a skip when its reason changes."""
+def note_skip(draft: Draft, decision: Decision, policy: Policy, reason: SkipReason) -> str:
+    """C8: the event log records a skip when its reason changes; returns what keeps the source, empty for nothing."""
     why = cadence.why_gated(reason, draft.session.cadence, policy, now=draft.now)
     record, changed = cadence.skipped(draft.session.cadence, reason)
     draft.session = replace(draft.session, cadence=record)
@@ -187,6 +186,7 @@ def note_skip(draft: Draft, decision: Decision, policy: Policy, reason: SkipReas
             EventKind.COMPACTION_SKIPPED, trigger=decision.trigger, signals=decision.signals, skip=reason,
             tokens=decision.report.transcript_tokens, message=f"{why}; {numbers}" if why else numbers,
         )  # fmt: skip
+    return why
 
 
 def _numbers(report: PressureReport) -> str:

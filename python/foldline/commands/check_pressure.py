@@ -237,7 +237,8 @@ class _Planner:
             return round(planned.restated_tokens * self.snapshot.factor)
         items = items_of(self.rows[o] for o in planned.earlier)
         hidden = behind(self.services, self.session, items).tokens
-        own = sum(r.tokens for r in self.snapshot.rows if r.offset in {i.offset for i in items})
+        offsets = {i.offset for i in items}
+        own = sum(r.tokens for r in self.snapshot.rows if r.offset in offsets)
         return planned.discarded_tokens + round((hidden - own) * self.snapshot.factor)
 
     def skip(self, due: Decision) -> SkipReason | None:

@@ -113,12 +113,6 @@ def handoff_follows(source: SummarySource, failure: SummaryFailed) -> bool:
     return source is SummarySource.PROVIDER and failure.context_exceeded
 
 
-def called_model(services: Services, model: ModelRef) -> ModelRef:
-    """The model that the provider calls where this one is asked for (S2)."""
-    model_for = getattr(services.sources.provider, "model_for", None)
-    return model_for(model) if model_for is not None else model
-
-
 def summary_model(request: FoldRequest, session: Session) -> ModelRef:
     """S2: the fast model, else that of the current request, else of the last answer, else the session's."""
     last = session.last_prepared.model if session.last_prepared else ModelRef()

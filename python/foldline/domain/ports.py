@@ -510,6 +510,8 @@ class Sources:
     native: NativeSource | None = None
     providers: tuple[str, ...] = ()
     """Names of the configured providers, where these are who ``provider`` calls (S2)."""
+    called: Callable[[ModelRef], ModelRef] = field(default=lambda asked: asked)
+    """The model that ``provider`` calls where one is asked for (S2)."""
 
 
 class Embedder(Protocol):

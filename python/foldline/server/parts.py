@@ -14,6 +14,7 @@ from foldline import _core
 from foldline.access import Key, require_sdk
 from foldline.config import Config, ConfigError
 from foldline.config import Memory as MemorySettings
+from foldline.domain.changes import replace
 from foldline.domain.curators import Carried
 from foldline.domain.enums import SummarySourcePolicy
 from foldline.domain.errors import FoldlineError
@@ -32,7 +33,7 @@ from foldline.server.later import later
 if TYPE_CHECKING:
     from foldline.domain.native import NativeSource
     from foldline.memory.service import MemoryService
-    from foldline.summarize.providers import Judges
+    from foldline.summarize.providers import Judges, ProviderSummarizer
 
 
 def sources_of(
@@ -46,14 +47,16 @@ def sources_of(
             follow.
     """
     native: NativeSource | None = None
+    written_by: ProviderSummarizer | None = None
     if config.providers:
         from foldline.summarize.native import native_from
         from foldline.summarize.providers import provider_from
 
         judges = _judges(catalog)
-        provider, native = provider or provider_from(config, judges), native_from(config, judges)
+        written_by = None if provider else provider_from(config, judges)
+        provider, native = provider or written_by, native_from(config, judges)
     _refuse_settings(config, provider)
-    return Sources(
+    sources = Sources(
         extractive=extractive or later(_extractive),
         mechanical=later(_mechanical),
         provider=provider,
@@ -63,6 +66,7 @@ def sources_of(
         native=native,
         providers=tuple(config.providers),
     )
+    return replace(sources, called=written_by.model_for) if written_by else sources
 
 
 def _refuse_settings(config: Config, provider: Summarizer | None) -> None:

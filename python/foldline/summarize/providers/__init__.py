@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from foldline.access import Key
 from foldline.config import Config, Provider
-from foldline.domain.ports import Summarizer
 from foldline.summarize.providers.anthropic import Anthropic
 from foldline.summarize.providers.conversation import Judges, Refused
 from foldline.summarize.providers.endpoint import Endpoint
@@ -15,7 +14,7 @@ from foldline.summarize.providers.summarizer import Configured, ProviderSummariz
 __all__ = ["Judges", "ProviderSummarizer", "Refused", "key_of", "provider_from"]
 
 
-def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> Summarizer | None:
+def provider_from(config: Config, judges: Judges, backoff: float = 0.5) -> ProviderSummarizer | None:
     """The source ``PROVIDER`` as configured (S2); None where no provider is.
 
     Args:
