@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foldline.config import ConfigError
+from foldline.domain.policy import MASK
 
 NO_KEY = "none"
 """What servers that ask for no key are sent, since the SDKs want one."""
@@ -61,7 +62,7 @@ class Key:
 
 def hidden(text: str, key: str) -> str:
     """The text without the key in it."""
-    return text if key == NO_KEY else text.replace(key, "[redacted]")
+    return text if key == NO_KEY else text.replace(key, MASK)
 
 
 class AdminKeys:

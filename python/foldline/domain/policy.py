@@ -22,6 +22,8 @@ from foldline.domain.enums import (
 from foldline.domain.errors import FoldlineError, Reason
 from foldline.domain.rows import ModelRef
 
+MASK = "[redacted]"
+"""What stands in the place of a secret, wherever one is hidden (S4, W8)."""
 DEFAULT_REDACT = (
     r"sk-[A-Za-z0-9_-]{16,}",
     r"AKIA[0-9A-Z]{16}",

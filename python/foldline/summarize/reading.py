@@ -10,6 +10,7 @@ import msgspec
 
 from foldline.domain.enums import StopReason, TranscriptSource
 from foldline.domain.folding import has_unmeasured_speech
+from foldline.domain.policy import MASK
 from foldline.domain.rows import (
     AssistantRow,
     CompactionSummaryRow,
@@ -25,7 +26,6 @@ from foldline.domain.rows import (
 )
 from foldline.domain.session import CALL_FAILED, CALL_RAN, CALL_UNANSWERED
 from foldline.summarize.outcomes import brief_call, looks_failed, main_argument
-from foldline.summarize.redact import MASK
 from foldline.summarize.text import clip, defuse, one_line, plain, sentences, without_reasoning
 
 

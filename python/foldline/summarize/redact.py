@@ -9,8 +9,8 @@ from typing import Any
 import re2
 
 from foldline.domain.errors import FoldlineError, Reason
+from foldline.domain.policy import MASK
 
-MASK = "[redacted]"
 _MAX_PROGRAM_BYTES = 8 << 20
 
 

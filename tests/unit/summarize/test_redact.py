@@ -6,8 +6,8 @@ import time
 
 import pytest
 from foldline.domain.errors import FoldlineError, Reason
-from foldline.domain.policy import DEFAULT_REDACT
-from foldline.summarize.redact import MASK, Redactor
+from foldline.domain.policy import DEFAULT_REDACT, MASK
+from foldline.summarize.redact import Redactor
 
 
 @pytest.mark.parametrize(
