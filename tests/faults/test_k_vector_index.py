@@ -93,21 +93,19 @@ def test_xk7_no_index_file_is_ever_read(make: Make) -> None:
     assert [hit.entry.offset for hit in scope.ask("word1 word2").hits] == before
 
 
-def test_xk8_searches_while_entries_come_in(make: Make) -> None:
-    """Folds, embedding, a graph that grows and many who search, at once."""
-    scope = make()
-    scope.grow(400)
+def grows_meanwhile(scope: Scope, look: Callable[[int], None]) -> None:
+    """Entries come in while three threads look over and over, each with its number; none of them may fail."""
     problems: list[BaseException] = []
     done = threading.Event()
 
-    def search() -> None:
+    def looks(number: int) -> None:
         try:
             while not done.is_set():
-                assert len(scope.ask("word1 word2 word3").hits) == 20
+                look(number)
         except BaseException as problem:
             problems.append(problem)
 
-    threads = [threading.Thread(target=search) for _ in range(3)]
+    threads = [threading.Thread(target=looks, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     for _ in range(5):
@@ -116,6 +114,17 @@ def test_xk8_searches_while_entries_come_in(make: Make) -> None:
     for thread in threads:
         thread.join(60)
     assert problems == []
+
+
+def test_xk8_searches_while_entries_come_in(make: Make) -> None:
+    """Folds, embedding, a graph that grows and many who search, at once."""
+    scope = make()
+    scope.grow(400)
+
+    def search(seed: int) -> None:
+        assert len(scope.ask("word1 word2 word3").hits) == 20
+
+    grows_meanwhile(scope, search)
     assert scope.recall(5) >= 0.98
 
 
@@ -123,32 +132,17 @@ def test_xk9_vectors_are_looked_up_while_entries_come_in(make: Make) -> None:
     """Those of a narrow filter, of the likely and of exact search; what is looked up is the entry's own."""
     scope = make()
     scope.grow(400)
-    problems: list[BaseException] = []
-    done = threading.Event()
+    random = [np.random.default_rng(seed) for seed in range(3)]
 
     def look_up(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        try:
-            while not done.is_set():
-                at = int(random.integers(0, 400))
-                for by in (MemoryIndex.HNSW, MemoryIndex.EXACT):
-                    (hit,) = scope.ask(
-                        scope.texts[at], by, filter=MemoryFilter(first_offset=at + 1, last_offset=at + 1)
-                    ).hits
-                    assert (hit.entry.offset, hit.entry.text) == (at + 1, scope.texts[at])
-                    assert hit.semantic == pytest.approx(1, abs=1e-4)
-        except BaseException as problem:
-            problems.append(problem)
+        at = int(random[seed].integers(0, 400))
+        for by in (MemoryIndex.HNSW, MemoryIndex.EXACT):
+            where = MemoryFilter(first_offset=at + 1, last_offset=at + 1)
+            (hit,) = scope.ask(scope.texts[at], by, filter=where).hits
+            assert (hit.entry.offset, hit.entry.text) == (at + 1, scope.texts[at])
+            assert hit.semantic == pytest.approx(1, abs=1e-4)
 
-    threads = [threading.Thread(target=look_up, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(5):
-        scope.grow(300)
-    done.set()
-    for thread in threads:
-        thread.join(60)
-    assert problems == []
+    grows_meanwhile(scope, look_up)
     assert scope.graphs > 0
 
 

@@ -18,7 +18,7 @@ from foldline.v1 import (
     session_service_pb2,
 )
 
-from tests.support.requests import raw
+from tests.support.requests import pages, raw
 from tests.support.server import Client
 
 SMALL = model_pb2.ModelRef(provider="openai", model="small")
@@ -128,13 +128,7 @@ class Host:
 
     def _listed(self, view: session_pb2.RowView.ValueType) -> list[row_pb2.Row]:
         request = session_service_pb2.ListRowsRequest(session_id=self.id, view=view, page_size=500)
-        rows: list[row_pb2.Row] = []
-        while True:
-            page = self.client.session.ListRows(request)
-            rows += page.rows
-            if not page.next_page_token:
-                return rows
-            request.page_token = page.next_page_token
+        return [row for page in pages(self.client.session.ListRows, request) for row in page.rows]
 
     def offsets(self) -> list[int]:
         return [r.offset for r in self.active()]
@@ -148,13 +142,7 @@ class Host:
 
     def events(self) -> list[event_pb2.Event]:
         request = event_service_pb2.ListEventsRequest(session_id=self.id, page_size=500)
-        events: list[event_pb2.Event] = []
-        while True:
-            page = self.client.event.ListEvents(request)
-            events += page.events
-            if not page.next_page_token:
-                return events
-            request.page_token = page.next_page_token
+        return [event for page in pages(self.client.event.ListEvents, request) for event in page.events]
 
     def search(self, query: str, **fields: Any) -> memory_service_pb2.SearchMemoryResponse:
         return self.client.memory.SearchMemory(

@@ -27,6 +27,7 @@ from foldline.v1 import (
     session_service_pb2,
 )
 
+from tests.support.requests import pages
 from tests.support.server import Client
 from tests.validity import anthropic_faults, openai_chat_faults
 
@@ -185,13 +186,7 @@ class HostedHost:
         request = session_service_pb2.ListRowsRequest(
             session_id=self.id, view=session_pb2.ROW_VIEW_ARCHIVE, page_size=1000
         )
-        rows: list[row_pb2.Row] = []
-        while True:
-            page = self.client.session.ListRows(request)
-            rows += page.rows
-            if not page.next_page_token:
-                return rows
-            request.page_token = page.next_page_token
+        return [row for page in pages(self.client.session.ListRows, request) for row in page.rows]
 
     def read(self, offset: int) -> row_pb2.Row:
         """A row of the archive."""

@@ -19,6 +19,7 @@ from tests.model.host import Scene
 from tests.model.host_lists import MANUAL_REFUSALS
 from tests.model.state import Known, State, require
 from tests.model.writers import Writers
+from tests.support.requests import pages
 from tests.support.server import refusal_of
 
 
@@ -177,13 +178,7 @@ class Checkpoints(Writers):
         """K3: newest first, each once, each to be read by its id."""
         rng, state = self.rng, scene.state
         request = compaction_service_pb2.ListCheckpointsRequest(session_id=state.id, page_size=rng.choice((0, 1, 500)))
-        found: list[checkpoint_pb2.Checkpoint] = []
-        while True:
-            page = self.client.compaction.ListCheckpoints(request)
-            found += page.checkpoints
-            if not page.next_page_token:
-                break
-            request.page_token = page.next_page_token
+        found = [c for page in pages(self.client.compaction.ListCheckpoints, request) for c in page.checkpoints]
         ids = [c.checkpoint_id for c in found]
         require(len(set(ids)) == len(ids), "K3", f"doubled: {ids}")
         require(state.checkpoints <= set(ids), "K3", f"{state.checkpoints - set(ids)} are lost")

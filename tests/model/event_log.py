@@ -7,6 +7,7 @@ from collections.abc import Callable
 from foldline.v1 import compaction_pb2, event_pb2, event_service_pb2
 
 from tests.model.state import State, require
+from tests.support.requests import pages
 from tests.support.server import Client
 
 
@@ -32,13 +33,9 @@ class EventLog:
     def pending(self, state: State) -> None:
         """Reads the new events; ``state.started`` less ``state.ended`` is what is under way."""
         request = event_service_pb2.ListEventsRequest(session_id=state.id, after=state.event, page_size=500)
-        while True:
-            page = self.client.event.ListEvents(request)
+        for page in pages(self.client.event.ListEvents, request):
             for event in page.events:
                 self._event(state, event)
-            if not page.next_page_token:
-                break
-            request.page_token = page.next_page_token
 
     def _event(self, state: State, event: event_pb2.Event) -> None:
         require(event.sequence == state.event + 1, "§13", f"event {event.sequence} after {state.event}")

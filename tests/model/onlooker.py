@@ -19,6 +19,7 @@ from foldline.v1 import (
 from tests.model.event_log import EventLog
 from tests.model.rendered import EVERY_FORMAT, FORMATS, faults, pieces, texts
 from tests.model.state import Known, State, expanded, require, sent_form, spliced, stored_form
+from tests.support.requests import pages
 from tests.support.server import refusal_of
 
 SEND = (compaction_pb2.ACTION_SEND, compaction_pb2.ACTION_SEND_FOLDED)
@@ -32,13 +33,7 @@ class Onlooker(EventLog):
         self, state: State, view: session_pb2.RowView.ValueType, revision: int | None = None
     ) -> list[row_pb2.Row]:
         request = session_service_pb2.ListRowsRequest(session_id=state.id, view=view, page_size=1000, revision=revision)
-        rows: list[row_pb2.Row] = []
-        while True:
-            page = self.client.session.ListRows(request)
-            rows += page.rows
-            if not page.next_page_token:
-                return rows
-            request.page_token = page.next_page_token
+        return [row for page in pages(self.client.session.ListRows, request) for row in page.rows]
 
     def get(self, state: State) -> session_service_pb2.GetSessionResponse:
         return self.client.session.GetSession(session_service_pb2.GetSessionRequest(session_id=state.id))

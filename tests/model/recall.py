@@ -12,6 +12,7 @@ from tests.model import rows as made
 from tests.model.boundaries import Boundaries
 from tests.model.host import Scene
 from tests.model.state import State, require
+from tests.support.requests import pages
 
 _HEAD = re.compile(r"#(\d+), .*, bytes (\d+) to (\d+) of (\d+)(?:; the rest starts at (\d+))?:\n")
 _HIT = re.compile(r"^\[\d+\] #(\d+), ", re.MULTILINE)
@@ -86,14 +87,10 @@ class Recall(Boundaries):
         request = memory_service_pb2.EnumerateScopeRequest(
             session_id=state.id, filter=where, limit=self.rng.choice((3, 50, 1_000, 1_000))
         )
-        while True:
-            page = self.client.memory.EnumerateScope(request)
+        for page in pages(self.client.memory.EnumerateScope, request):
             require(page.scope_dropped == state.dropped, "M7", f"dropped {page.scope_dropped}")
             require(len(page.entries) <= request.limit, "M7", f"{len(page.entries)} entries of {request.limit}")
             entries += page.entries
-            if not page.next_page_token:
-                break
-            request.page_token = page.next_page_token
         places = [(e.offset, e.chunk) for e in entries]
         require(places == sorted(set(places)), "M7", f"entries are doubled or out of order: {places}")
         return entries

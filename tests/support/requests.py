@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from foldline.v1 import (
@@ -14,6 +15,16 @@ from foldline.v1 import (
 )
 
 MODEL = model_pb2.ModelRef(provider="openai", model="gpt-4o")
+
+
+def pages(call: Callable[[Any], Any], request: Any) -> Iterator[Any]:
+    """The answers of a list call from the request's page on, to the last; the request is changed on the way."""
+    while True:
+        page = call(request)
+        yield page
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
 
 
 def raw(*messages: dict[str, Any]) -> row_pb2.RowInput:

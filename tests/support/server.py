@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -58,6 +59,26 @@ def until(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+@contextlib.contextmanager
+def watched(call: Callable[[], Any]) -> Iterator[list[float]]:
+    """Makes a call over and over beside the block; yields how many seconds each took, all of them once it is left."""
+    waits, over = list[float](), threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.02):
+            started = time.monotonic()
+            call()
+            waits.append(time.monotonic() - started)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield waits
+    finally:
+        over.set()
+        asking.join()
 
 
 def refusal_of(error: grpc.RpcError) -> Refusal:
